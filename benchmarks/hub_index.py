@@ -60,8 +60,9 @@ OF_PADDLE = {
 }  # fmt: skip
 """Beginnings of paddlenlp's names → what stands before them on the hub; longer ones first."""
 TYPES = {"t5": "t5", "bert": "bert", "albert": "albert", "electra": "electra", "distilbert": "distilbert",
-         "bart": "bart", "mbart": "mbart", "deberta_v2": "deberta-v2", "roberta": "bert"}  # fmt: skip
-"""Its folders → transformers' types; its `roberta` is hfl's, which have BERT's code."""
+         "mbart": "mbart", "roberta": "bert"}  # fmt: skip
+"""Its folders → transformers' types; its `roberta` is hfl's, which have BERT's code. BART's layers and DeBERTa's shared
+keys have other names there, so those are in families.toml."""
 
 
 class Index:
@@ -233,7 +234,8 @@ def _plain(fields: Mapping[str, Any]) -> Fields:
 def _counted(config: Any) -> tuple[int, str] | None:
     """Parameters, and of which class; None where transformers builds none."""
     offered = workloads_of(config)
-    of = next((each for each in ("causal-lm", "seq2seq-lm", "encoder") if each in offered), None)
+    first = ("seq2seq-lm", "causal-lm") if config.is_encoder_decoder else ("causal-lm", "seq2seq-lm")
+    of = next((each for each in (*first, "encoder") if each in offered), None)
     if config.model_type in ENCODERS or of is None:
         of = "encoder" if "encoder" in offered else None
     if config.model_type in ("albert", "deberta-v2"):
@@ -268,9 +270,10 @@ def main() -> None:
 def row_text(row: Architecture, more_ids: Iterable[str] = ()) -> str:
     """A row in the words of TOML, with further ids."""
     aliases = json.dumps([*row.aliases, *more_ids])
+    nulls = f"nulls = {json.dumps(row.nulls)}\n" if row.nulls else ""
     return (
         f'\n[[architecture]]\nname = "{row.name}"\naliases = {aliases}\nfamily = "{row.family}"\n'
-        f'model_type = "{row.model_type}"\nconfig = {_value(row.config)}\nparameters = {row.parameters}\n'
+        f'model_type = "{row.model_type}"\nconfig = {_value(row.config)}\n{nulls}parameters = {row.parameters}\n'
         f'parameters_of = "{row.parameters_of}"\nsource = {json.dumps(row.source)}\nlicence = "{row.licence}"\n'
     )
 

@@ -19,8 +19,10 @@ LONGEST_TEXT = 200
 WORD = re.compile(r"\d+g\.\d+gb|\d+x\d+b|[a-z]\d+|\d+(?:\.\d+)?[bm](?![a-z])|[a-z]+|\d+(?:\.\d+)?")
 """A slice of a card, a mixture of experts, one letter and a number, a number of parameters, letters, or a number."""
 SIZE = re.compile(r"(?<![\d.a-z])(\d+)\s*(?:gib|gb|g)(?![a-z.])")
-COUNT = re.compile(r"^\s*(\d{1,3})\s*[x×*]\s*(?=[a-z])|^\s*([2-9]|16)\s+(?=[a-z]+\s*\d)")
-"""How many of them are meant: "2x T4", "8 × H100"."""
+COUNT = re.compile(
+    r"^\s*(?:gpu )?(\d{1,3})\s*[x×*]\s*(?=[a-z]|\d{4})|^\s*([2-9]|16)\s+(?=[a-z]+\s*\d)|(?<=\d)\s*[x×*]\s*(\d{1,2})\s*$"
+)
+"""How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100"."""
 
 
 class NameNote(UserNote):
@@ -45,11 +47,11 @@ def words(text: str, noise: Iterable[str] = ()) -> frozenset[str]:
 
 
 def without_count(text: str) -> tuple[str, int]:
-    """The text without a leading number of cards, and that number, 1 where there is none."""
-    match = COUNT.match(text.lower())
+    """The text without a number of cards before or behind it, and that number, 1 where there is none."""
+    match = COUNT.search(text.lower().replace("_", " "))
     if match is None:
         return text, 1
-    return text[match.end() :], int(match[1] or match[2])
+    return text[: match.start()] or text[match.end() :], int(match[1] or match[2] or match[3])
 
 
 def meant_by(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list[str]:

@@ -51,6 +51,12 @@ def test_a_search_takes_beginnings():
         ("3090", "3090", 1),
         ("7900 xtx", "7900 xtx", 1),
         ("8 h100", "h100", 8),
+        ("2x3090", "3090", 2),
+        ("4090x2", "4090", 2),
+        ("a100 × 8", "a100", 8),
+        ("gpu_8x_h100_sxm5", "h100_sxm5", 8),
+        ("rtx4090", "rtx4090", 1),
+        ("7900xtx", "7900xtx", 1),
     ],
 )
 def test_a_number_of_cards(text: str, rest: str, count: int):

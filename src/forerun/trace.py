@@ -172,6 +172,8 @@ class Trace:
     """Weights of experts that quantization left as they are: they are no linear layers."""
     narrow_bytes: int = 0
     """16-bit weights of a quantised model that are not packed."""
+    unseen_parameters: int = 0
+    """Of parts for images and sound, in a step that reads neither."""
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1

@@ -283,6 +283,12 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
     gaps = list(NOT_MODELLED[request.device.kind])
     if request.settings.workload in MEDIA and request.settings.workload not in DENOISING:
         gaps.append("reading and decoding images or sound on the host, for which a run waits where workers are too few")
+    if model.longest.trace.unseen_parameters:
+        gaps.append(
+            f"images and sound: a step of tokens reads none, so the model's parts for them "
+            f"({model.longest.trace.unseen_parameters:,} parameters) lie in memory without work, gradients or "
+            f"optimizer states, as where they are frozen; batch.sequence_length counts the tokens of images too"
+        )
     if not getattr(model.costs, "knows_ranks", request.settings.parallel.world_size == 1):
         gaps.append("time of communication between ranks: the links of such a GPU are not known")
     if request.settings.model.attention.startswith("flash_attention_") and request.settings.batch.padding != "packed":

@@ -39,10 +39,26 @@ NOISE = frozenset(
         "with",
         "mig",
         "slice",
+        "dgx",
+        "hgx",
+        "runpod",
+        "vast",
+        "vastai",
+        "lambda",
+        "paperspace",
+        "modal",
+        "coreweave",
+        "nebius",
+        "aws",
+        "gcp",
+        "azure",
+        "oci",
     ]
 )
-"""Words that tell no card from another."""
+"""Words that tell no card from another, sellers among them."""
 LAPTOP = frozenset({"laptop", "mobile", "notebook"})
+TELLING = LAPTOP | {"ti", "super"}
+"""Words without which another chip is meant, also where only one row has the memory that was typed."""
 OPTIONAL = frozenset({"rtx", "gtx", "rx", "quadro", "pcie", "sxm", "die"})
 """Words of a name that people leave out."""
 BOXES = (6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 192, 256, 288)
@@ -84,7 +100,7 @@ def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[
     is_laptop = bool(LAPTOP & words(rest))
     for word in LAPTOP - {"laptop"}:
         rest = re.sub(rf"(?i)\b{word}\b", "laptop", rest)
-    machine = machines().get(key)
+    machine = machines().get(_key(text)) or machines().get(key)
     if machine is not None:
         many = f" Its {machine.count} GPUs are parallel.world_size, or --nproc-per-node." if machine.count > 1 else ""
         return Meaning((machine.gpu,), f", of which {machine.name} has {machine.count}.{many}")
@@ -100,6 +116,9 @@ def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[
     driver = reported.get(rest.lower().strip(), ())
     exact = [row.name for row in rows if words(row.name) == words(rest)]
     candidates = list(driver) or exact or meant_by(rest, rows, NOISE)
+    lacking = _lacking(rest, candidates, rows) if len(candidates) == 1 and not (driver or exact) else ""
+    if lacking:
+        return Meaning((), f"{candidates[0]} has these words, but is a {lacking}.")
     if not candidates and is_laptop:
         return Meaning((), "Laptop versions are other chips at other power limits; of this one there is no row.")
     if len(candidates) != 1:
@@ -108,6 +127,12 @@ def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[
     beside = f"; there are also {', '.join(others)}" if others else ""
     is_own_name = (driver or exact) and not others and count == 1
     return Meaning((candidates[0],), "" if is_own_name else f"{beside}.{counted}")
+
+
+def _lacking(text: str, candidates: Sequence[str], rows: Sequence[Spelled]) -> str:
+    """Words of the one candidate that tell it from another chip and were not typed."""
+    row = next(each for each in rows if each.name == candidates[0])
+    return " ".join(sorted((row.required & TELLING) - words(text), reverse=True))
 
 
 @cache
@@ -128,8 +153,9 @@ def aliases() -> dict[str, tuple[str, ...]]:
 
 
 def _key(text: str) -> str:
-    """A name as machine types are compared: lower case, one dash for each gap, without Azure's prefix."""
-    return "-".join(text.lower().replace("_", "-").split()).removeprefix("standard-")
+    """A name as machine types are compared: lower case, one dash for each gap, no prefix of Azure or SageMaker."""
+    plain = text.lower().replace("_", "-").replace("×", "x")
+    return "-".join(plain.split()).removeprefix("standard-").removeprefix("ml.")
 
 
 @cache

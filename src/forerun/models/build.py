@@ -82,7 +82,20 @@ def build_model(config: Any, workload: str, *, pretrained_from: str | Path | Non
                 f"model.name: weights of {pretrained_from} cannot be loaded: {str(error).splitlines()[0]} "
                 f"Give a local directory with safetensors weights, or go online."
             ) from error
-    return factory._from_config(config).to(torch.float32)
+    model = factory._from_config(config).to(torch.float32)
+    if _has_own_head(config) and hasattr(model, "lm_head"):
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+        config.tie_word_embeddings = False  # or peft, and whoever ties again, would undo it
+    return model
+
+
+def _has_own_head(config: Any) -> bool:
+    """Whether published weights of the type have a head of their own though its configuration says that it is tied.
+
+    T5 1.1, Flan-T5, ByT5 and mT5: their files hold both, and transformers 5 ties none that it finds apart (5.24,
+    modeling_utils.py, `tie_weights`); its configuration only keeps that the decoder's outputs are not scaled.
+    """
+    return config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True)
 
 
 def _padding_id(config: Any) -> int:
@@ -141,12 +154,17 @@ def workloads_of(config: Any) -> list[str]:
 def _mapping(workload: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
+    if workload == "image-classification":
+        from forerun.models.dinov3_classifier import offer_classifiers
+
+        offer_classifiers()
     if workload == "text-to-image":
         from forerun.models.denoiser import Denoiser, DenoiserConfig
 
         return {DenoiserConfig: Denoiser}
     return {
         "causal-lm": auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "seeing": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         "masked-lm": auto.MODEL_FOR_MASKED_LM_MAPPING,
         "sequence-classification": auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
         "token-classification": auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -159,10 +177,24 @@ def _mapping(workload: str) -> Any:
     }[workload]
 
 
+def sees(config: Any) -> bool:
+    """Whether it is a language model with a part for images that transformers builds as a whole alone.
+
+    So LLaVA and Qwen-VL; Gemma 3 and 4, Qwen 3.5 and Llama 4 are among its causal language models.
+    """
+    from transformers.models.auto import modeling_auto as auto
+
+    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    is_whole = type(config) in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if not is_whole or getattr(causal, "config_class", None) is type(config) or "text_config" not in config.sub_configs:
+        return False
+    return not (config.is_encoder_decoder or config.get_text_config().is_encoder_decoder)
+
+
 def _has_head(config: Any, workload: str) -> bool:
     if (config.model_type, workload) in NOT_OFFERED:
         return False
-    return type(config) in _mapping(workload)
+    return type(config) in _mapping(workload) or (workload == "causal-lm" and sees(config))
 
 
 def model_class(config: Any, workload: str) -> Any:
@@ -178,7 +210,7 @@ def model_class(config: Any, workload: str) -> Any:
     if not _has_head(config, workload):
         offered = workloads_of(config)
         by_script = "" if set(offered) - {"encoder"} else (
-            " Detection, segmentation and language models that see have no workload of their own: put the "
+            " Detection, segmentation and the like have no workload of their own: put the "
             "training script under forerun exec."
         )  # fmt: skip
         raise InvalidSettings(
@@ -187,5 +219,6 @@ def model_class(config: Any, workload: str) -> Any:
         )
     if workload == "encoder" and config.model_type in ENCODER_CLASSES:
         return getattr(transformers, ENCODER_CLASSES[config.model_type])
-    kind = _mapping(workload)[type(config)]
+    is_seeing = workload == "causal-lm" and sees(config)
+    kind = _mapping("seeing" if is_seeing else workload)[type(config)]
     return kind[0] if isinstance(kind, tuple) else kind

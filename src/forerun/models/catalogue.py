@@ -66,6 +66,9 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
     # transformers refuses "sdpa" for classes without it when the model is built, so it is decided here
     eager = attention == "eager" or config.model_type in NO_SDPA or not _has_sdpa(config)
     config._attn_implementation = "eager" if eager else "sdpa"
+    for part in (getattr(config, name, None) for name in config.sub_configs):
+        if part is not None and not _has_sdpa(part):  # the ear of Gemma 4
+            part._attn_implementation = "eager"
     return config
 
 
@@ -104,12 +107,17 @@ def text_part(config: Any) -> Any:
     """The part of a configuration of text and images that AutoModelForCausalLM builds, where it builds that alone."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    # transformers/models/auto/auto_factory.py:236-242 (5.23): so for Qwen 3.5 and Llama 4, not for Gemma 3
+    # transformers/models/auto/auto_factory.py:236-242 (5.23): so for Qwen 3.5 and Llama 4, not for Gemma 3; the part of
+    # Llama 3.2 Vision is no type that it builds
     part = config.sub_configs.get("text_config")
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    return (
-        config.get_text_config() if part is not None and getattr(model_class, "config_class", None) is part else config
-    )
+    if (
+        part is None
+        or getattr(model_class, "config_class", None) is not part
+        or part not in MODEL_FOR_CAUSAL_LM_MAPPING
+    ):
+        return config
+    return config.get_text_config()
 
 
 def _has_sdpa(config: Any) -> bool:

@@ -5,6 +5,9 @@ from typing import Any
 
 from forerun.errors import InvalidSettings
 
+KINDS_AND_TIMES = "attention_types"
+"""Of GPT-Neo: kinds of layers, and how often they come."""
+
 
 def period(values: Sequence[Any]) -> int:
     """After how many layers the kinds of layers come again."""
@@ -26,6 +29,10 @@ def lists_of_depth(stated: Mapping[str, Any], depth_field: str, overrides: Mappi
         return {}
     changed: dict[str, list[Any]] = {}
     for name, values in stated.items():
+        if name == KINDS_AND_TIMES and name not in overrides:
+            kinds = values[0][0]
+            changed[name] = [[[kinds[n % len(kinds)] for n in range(depth)], 1]]
+            continue
         if not isinstance(values, list | tuple) or len(values) != before or name in overrides:
             continue
         if "layer" not in name and any(isinstance(value, str) for value in values):

@@ -5,6 +5,7 @@ that mean one row are taken and said by a `NameNote`; those that mean several ar
 torch nor transformers is imported.
 """
 
+import re
 import tomllib
 import warnings
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from forerun.settings.plain import in_short
 from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, words
 
 NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
+PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
+"""End of the ids of copies whose weights bitsandbytes packed."""
 DIFFUSERS = "diffusers"
 """`model_type` of denoisers, whose classes are those of diffusers."""
 MOST_LISTED = 8
@@ -117,6 +120,11 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
     exact = _names().get(name.lower())
     if exact is not None:
         return _rows()[exact]
+    packed = _packed_row(name.lower())
+    if packed is not None:
+        text = f"Model {name!r} is taken as {packed.name}, packed in 4 bits: quantization: nf4 forecasts it so."
+        warnings.warn(text, NameNote, stacklevel=4)
+        return packed
     if not as_typed or "/" in name or is_folder(name):
         return None
     candidates = [row.name for row in spelled_models() if words(row.name) == words(name)]
@@ -134,6 +142,17 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
         text = f"Model {name!r} is taken as {row.name} ({count_text(row.parameters)}, {weights})."
         warnings.warn(text, NameNote, stacklevel=4)
     return _rows()[candidates[0]]
+
+
+def _packed_row(name: str) -> Architecture | None:
+    """The row of the weights that an id is a packed copy of: of the same maker, or of the same name elsewhere."""
+    plain = PACKED.sub("", name)
+    if plain == name or "/" not in plain:
+        return None
+    short = plain.partition("/")[2]
+    alike = [row for spelling, row in _names().items() if spelling.rpartition("/")[2] == short]
+    name = _names().get(plain) or next(iter(alike), "")
+    return _rows()[name] if name else None
 
 
 def _candidates(name: str) -> list[str]:
@@ -186,8 +205,8 @@ def in_brief(row: Architecture) -> str:
 
 
 def count_text(parameters: int) -> str:
-    """A number of parameters as model cards print it: 124M, 8.03B."""
-    for unit, size in (("B", 10**9), ("M", 10**6)):
+    """A number of parameters as model cards print it: 124M, 8.03B, 1.03T."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
         if parameters >= size:
             return f"{parameters / size:.3g}{unit}"
     return f"{parameters:,}"

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import transformers
 
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import build_model, config_of, maximum_length, require_transformers, workloads_of
+from forerun.models.build import build_model, config_of, maximum_length, require_transformers, sees, workloads_of
 from forerun.models.catalogue import architectures, model_config
 from forerun.settings.load import settings_from
 
@@ -75,3 +76,31 @@ def test_steps_by_settings_need_a_transformers_that_was_tried(monkeypatch, versi
             require_transformers()
     else:
         require_transformers()
+
+
+def test_t5_of_version_1_1_has_a_head_of_its_own():
+    """keras-hub 0.32.0 states 76,961,152 of Flan-T5 small: transformers 5 takes its head for tied before it reads it."""
+    with torch.device("meta"):
+        model = build_model(model_config("google/flan-t5-small", {}, "auto"), "seq2seq-lm")
+        first = build_model(model_config("t5-small", {}, "auto"), "seq2seq-lm")
+    model.tie_weights()
+    assert model.lm_head.weight is not model.shared.weight
+    assert model.encoder.embed_tokens.weight is model.shared.weight
+    assert first.lm_head.weight is first.shared.weight
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "internvl", "idefics3"])
+def test_a_language_model_that_sees_is_trained_as_a_whole(kind: str):
+    config = transformers.AutoConfig.for_model(kind)
+    assert sees(config)
+    assert workloads_of(config)[0] == "causal-lm"
+    with torch.device("meta"):
+        names = {name.partition(".")[0] for name, _ in build_model(config, "causal-lm").model.named_parameters()}
+    assert names & {"language_model", "text_model"}
+    assert len(names) > 1
+
+
+def test_what_transformers_builds_alone_or_decodes_apart_does_not_see():
+    assert not sees(transformers.AutoConfig.for_model("gemma3"))
+    assert not sees(transformers.AutoConfig.for_model("florence2"))
+    assert not sees(transformers.AutoConfig.for_model("llama"))

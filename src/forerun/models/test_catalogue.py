@@ -176,6 +176,48 @@ def test_families_without_a_package_have_the_published_counts(identity, count, w
 
 @pytest.mark.literature
 @pytest.mark.parametrize(
+    ("identity", "count"),
+    # Elements of the published files, as the hub's API counts them (llmfit 1.1.17), and what keras-hub 0.32.0 states of
+    # published weights, read 2026-11-28; families that nothing else in the index has.
+    [
+        ("google/flan-t5-base", 247_577_856), ("google/flan-t5-xl", 2_849_757_184), ("facebook/bart-base", 139_420_416),
+        ("microsoft/deberta-v3-large", 434_012_160), ("microsoft/deberta-v3-small", 141_304_320),
+        ("bigscience/bloom-7b1", 7_069_016_064), ("deepseek-ai/DeepSeek-V2-Lite", 15_706_484_224),
+        ("ibm-granite/granite-4.0-h-tiny", 6_939_037_248), ("ibm-granite/granite-4.0-micro", 3_402_836_480),
+        ("Qwen/Qwen2-57B-A14B", 57_408_658_944), ("Qwen/Qwen3-Coder-Next", 79_674_391_296),
+        ("LiquidAI/LFM2-1.2B", 1_170_340_608), ("Qwen/Qwen2-VL-2B-Instruct", 2_208_985_600),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 8_292_166_656), ("Qwen/Qwen3-VL-8B-Instruct", 8_767_123_696),
+        ("llava-hf/llava-1.5-7b-hf", 7_063_427_072), ("HuggingFaceTB/SmolVLM-Instruct", 2_246_272_880),
+        ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 24_011_361_280), ("google/paligemma-3b-pt-224", 2_923_466_480),
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", 10_670_220_835), ("OpenGVLab/InternVL3-8B-hf", 7_944_373_760),
+    ],
+)  # fmt: skip
+def test_families_of_the_catalogue_have_the_published_counts(identity, count):
+    assert architecture(identity).parameters == count
+
+
+def test_a_typical_id_of_each_family_that_people_ask_for_is_known():
+    asked = [
+        "meta-llama/Llama-4-Scout-17B-16E", "Qwen/Qwen3.5-4B", "google/gemma-4-E4B-it", "google/gemma-3n-E2B-it",
+        "microsoft/Phi-4-mini-instruct", "mistralai/Ministral-3-8B-Base-2512", "mistralai/Mistral-Nemo-Base-2407",
+        "deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "openai/gpt-oss-20b",
+        "allenai/Olmo-3-7B-Instruct", "ibm-granite/granite-4.0-h-small", "HuggingFaceTB/SmolLM3-3B", "tiiuae/falcon-40b",
+        "mosaicml/mpt-7b", "stabilityai/stablelm-2-1_6b", "zai-org/GLM-4.5-Air", "zai-org/GLM-4.7-Flash",
+        "moonshotai/Kimi-K2-Instruct", "moonshotai/Moonlight-16B-A3B", "AntonV/mamba2-130m-hf", "RWKV/rwkv-4-169m-pile",
+        "answerdotai/ModernBERT-large", "microsoft/mdeberta-v3-base", "xlm-roberta-large", "BAAI/bge-m3",
+        "google/flan-t5-large", "google/mt5-base", "facebook/bart-large-cnn", "google/pegasus-xsum",
+        "facebook/nllb-200-3.3B", "Helsinki-NLP/opus-mt-en-de", "openai/whisper-large-v3-turbo",
+        "facebook/wav2vec2-base-960h", "facebook/wav2vec2-large-xlsr-53", "microsoft/wavlm-base-plus",
+        "microsoft/resnet-50", "facebook/convnextv2-tiny-1k-224", "facebook/dinov2-base",
+        "facebook/dinov3-vits16-pretrain-lvd1689m", "google/siglip-so400m-patch14-384", "google/siglip2-base-patch16-224",
+        "laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "llava-hf/llava-v1.6-mistral-7b-hf", "Qwen/Qwen2.5-VL-3B-Instruct",
+    ]  # fmt: skip
+    names = {name for row in ROWS for name in (row.name, *row.aliases)}
+    assert [identity for identity in asked if identity.lower() not in names] == []
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
     ("size", "millions"), [("s16", 21), ("s16plus", 29), ("l16", 300), ("h16plus", 840), ("7b16", 6716)]
 )
 def test_dinov3_has_the_sizes_of_its_model_card(size, millions):
@@ -195,6 +237,14 @@ def test_text_alone_takes_the_text_part_where_transformers_does():
     assert config.model_type == "llama4_text"
     assert config._attn_implementation == "sdpa"
     assert model_config("state-spaces/mamba-130m-hf", {}, "auto")._attn_implementation == "eager"
+    seeing = model_config("meta-llama/Llama-3.2-11B-Vision-Instruct", {}, "auto")
+    assert seeing.model_type == "mllama", "transformers builds no language model of its text part"
+
+
+def test_a_part_without_the_kernel_of_attention_does_without_it():
+    config = model_config("google/gemma-4-E2B-it", {}, "auto")
+    assert config._attn_implementation == config.text_config._attn_implementation == "sdpa"
+    assert config.audio_config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", ["microsoft/codebert-base", "Microsoft/CodeBERT-base", "codebert"])

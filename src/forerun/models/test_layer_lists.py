@@ -44,3 +44,12 @@ def test_models_with_such_lists_build_at_any_depth(name, depth, tmp_path):
         with torch.device("meta"):
             model = build_model(config, "encoder")
         assert len(max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)) == depth
+
+
+def test_kinds_that_are_stated_with_their_number_follow_the_depth():
+    stated = {"num_layers": 12, "attention_types": [[["global", "local"], 6]]}
+    assert lists_of_depth(stated, "num_layers", {"num_layers": 3}) == {
+        "attention_types": [[["global", "local", "global"], 1]]
+    }
+    config = model_config("EleutherAI/gpt-neo-125m", {"num_layers": 2}, "auto")
+    assert config.attention_layers == ["global", "local"]

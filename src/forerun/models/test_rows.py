@@ -54,6 +54,19 @@ def test_no_two_rows_of_the_files_have_one_name():
     assert len(names) == len(set(names)) == len(architectures())
 
 
+@pytest.mark.parametrize(
+    ("identity", "name"),
+    [
+        ("unsloth/llama-3-8b-bnb-4bit", "llama-3-8b"), ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
+        ("unsloth/Llama-3.2-1B-unsloth-bnb-4bit", "llama-3.2-1b"),
+    ],
+)  # fmt: skip
+def test_a_copy_packed_in_4_bits_is_the_model_that_it_is_of(identity: str, name: str):
+    with pytest.warns(NameNote, match="packed in 4 bits: quantization: nf4"):
+        assert row_of(identity) == architecture(name)
+    assert row_of("somebody/unheard-of-bnb-4bit") is None
+
+
 def test_toys_ids_and_folders_are_never_guessed(tmp_path, monkeypatch):
     assert row_of("tiny llama") is None or row_of("tiny llama").name != "tiny-llama"
     assert row_of("somebody/llama-3-8b") is None
@@ -70,6 +83,9 @@ def test_hub_ids_stay_as_they_are_typed():
     assert hub_id("my-model") == "my-model"
 
 
-@pytest.mark.parametrize(("number", "text"), [(124_439_808, "124M"), (8_030_261_248, "8.03B"), (12_345, "12,345")])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(124_439_808, "124M"), (8_030_261_248, "8.03B"), (12_345, "12,345"), (1_026_408_209_408, "1.03T")],
+)
 def test_counts_as_model_cards_print_them(number: int, text: str):
     assert count_text(number) == text

@@ -11,7 +11,10 @@ Not covered: PyTorch's own changes but for the context of its CUDA, the update a
 brought, and masks (a causal model without padding has none in any version read).
 """
 
+import re
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from typing import Literal
 
 from forerun.models.catalogue import model_config
@@ -148,12 +151,23 @@ def as_of_versions(settings: Settings) -> Settings:
     return settings
 
 
+def _newest_known(library: Library) -> str:
+    """The version that is installed, on which a step of today is traced; empty where none is."""
+    try:
+        return "" if library == "cuda" else re.match(r"[\d.]*\d", installed_version(library))[0]  # type: ignore[index]
+    except PackageNotFoundError:
+        return ""
+
+
 def version_warnings(settings: Settings) -> list[str]:
     """What of the stated versions is in the forecast, and what is not; none where none is stated."""
     warnings = []
     for name, version in settings.versions.items():
         number = number_of(version)
-        if name == "torch":
+        newest = _newest_known(name)
+        if newest and number > number_of(newest):
+            warnings.append(f"versions: {name} {version} is newer than {newest}, which is here; it is taken as that.")
+        elif name == "torch":
             warnings.append(
                 f"versions: kernels and allocator are those of today's PyTorch; of {version} the size of the CUDA "
                 f"context is modelled, and what `auto` means for attention and the update."

@@ -116,6 +116,12 @@ def test_what_is_not_modelled_is_said():
     assert number_of("2.4.1") == (2, 4, 1)
 
 
+def test_a_version_that_is_not_out_yet_is_said():
+    (warning,) = version_warnings(settings_from(LLAMA | {"versions": {"transformers": "99.1"}}))
+    assert "transformers 99.1 is newer than" in warning
+    assert warning.endswith("it is taken as that.")
+
+
 @pytest.mark.parametrize(
     ("versions", "attention", "implementation"),
     [

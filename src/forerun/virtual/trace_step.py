@@ -30,6 +30,7 @@ from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver, TrainingStep
+from forerun.step.unseen_parts import unseen_parameters
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Category, Phase, Trace
@@ -341,6 +342,8 @@ def _describe(
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)
+    if step.settings.workload == "causal-lm":
+        trace.unseen_parameters = unseen_parameters(step.model)
     if step.settings.quantization != "none":
         trace.unpacked_expert_bytes, trace.narrow_bytes = unpacked_expert_bytes(step.model), narrow_bytes(step.model)
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
