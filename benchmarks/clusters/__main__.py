@@ -56,7 +56,9 @@ MEMORY = (
 """Kinds of memory and what of an answer is compared. torchao's guides ran torchtitan, which logs what is reserved."""
 
 
-def ask_of(runs: Sequence[ClusterRun]) -> tuple[list[tuple[ClusterRun, Question]], Counter[str]]:
+def ask_of(
+    runs: Sequence[ClusterRun], adapters: Sequence[str] = tuple(ADAPTERS)
+) -> tuple[list[tuple[ClusterRun, Question]], Counter[str]]:
     """Questions of runs, and published values that no adapter asks, by the reason of the nearest adapter."""
     questions, reasons = [], Counter()
     for run in runs:
@@ -66,12 +68,13 @@ def ask_of(runs: Sequence[ClusterRun]) -> tuple[list[tuple[ClusterRun, Question]
                 continue
             reasons[refusal.reason] += len(run.values)
             continue
-        asked = [adapter(run) for adapter in ADAPTERS.values()]
-        ready = [each for each in asked if isinstance(each, Question)]
+        asked = {name: adapter(run) for name, adapter in ADAPTERS.items()}
+        ready = [each for name, each in asked.items() if isinstance(each, Question) and name in adapters]
         questions += [(run, question) for question in ready]
         if not ready:
-            is_test = "functional tests" in run["family"]
-            reasons[(asked[2] if is_test else asked[0]).reason] += len(run.values)  # type: ignore[union-attr]
+            nearest = asked["megatron" if "functional tests" in run["family"] else "settings"]
+            by_program = "its own program, not by settings"
+            reasons[by_program if isinstance(nearest, Question) else nearest.reason] += len(run.values)
     return questions, reasons
 
 
@@ -97,10 +100,13 @@ def compare(run: ClusterRun, question: Question, answer: Answer, utilisation: Ut
     return comparisons
 
 
-def report_of(runs: Sequence[ClusterRun], answers: Mapping[str, Answer], utilisation: Utilisation) -> Report:
+def report_of(
+    runs: Sequence[ClusterRun], answers: Mapping[str, Answer], utilisation: Utilisation,
+    adapters: Sequence[str] = tuple(ADAPTERS),
+) -> Report:  # fmt: skip
     """Everything that is shown of `runs`, whose answers are there or not."""
     report = Report()
-    asked, report.reasons = ask_of(runs)
+    asked, report.reasons = ask_of(runs, adapters)
     questions: dict[int, list[Question]] = {}
     for run, question in asked:
         questions.setdefault(id(run), []).append(question)
@@ -149,13 +155,13 @@ def main() -> None:
     runs = load_runs(options.data)
     wanted = {"seen": (True,), "test": (False,), "both": (True, False)}[options.half]
     chosen = [run for run in runs if run.is_seen in wanted and options.only in run["family"]]
-    questions = [question for _, question in ask_of(chosen)[0]]
+    adapters = options.adapters.split(",")
+    questions = [question for _, question in ask_of(chosen, adapters)[0]]
     if not options.offline:
-        asking = [question for question in questions if question.adapter in options.adapters.split(",")]
-        counts = Counter(question.key for question in asking)
-        asking.sort(key=lambda question: -counts[question.key])  # first what most runs wait for
+        counts = Counter(question.key for question in questions)
+        asking = sorted(questions, key=lambda question: -counts[question.key])  # first what most runs wait for
         answer_all(asking, options.cache, options.packages, options.seconds)
-    report = report_of(chosen, kept_answers(questions, options.cache), fitted(runs))
+    report = report_of(chosen, kept_answers(questions, options.cache), fitted(runs), adapters)
     print("\n".join(text_table(report.rows)))
     for title, counted in (("not asked", report.reasons), ("asked without an answer", report.failures)):
         print(f"values {title}:", *(f"{count:6} {reason}" for reason, count in counted.most_common()), "", sep="\n")
@@ -168,7 +174,7 @@ def main() -> None:
     document = {"benchmark": "clusters", "version": 2, "half": options.half, "kendall_tau": report.orders}
     print(json.dumps(document | {"table": tables, "not_asked": report.reasons, "unanswered": report.failures}))
     if options.page:
-        options.page.write_text(page_of(report), encoding="utf-8")
+        options.page.write_text(page_of(report, [] if len(adapters) == len(ADAPTERS) else adapters), encoding="utf-8")
 
 
 if __name__ == "__main__":

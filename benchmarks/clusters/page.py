@@ -54,9 +54,10 @@ class Report:
     orders: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def page_of(report: Report) -> str:
-    """The page."""
-    parts = [HEAD, "", *_coverage(report), "", *_reasons("Not asked, by reason", report.reasons)]
+def page_of(report: Report, adapters: Sequence[str] = ()) -> str:
+    """The page; `adapters` are those that asked where others did not."""
+    only = ["", f"Asked by {', '.join(adapters)} alone."] if adapters else []
+    parts = [HEAD, *only, "", *_coverage(report), "", *_reasons("Not asked, by reason", report.reasons)]
     if report.failures:
         parts += ["", *_reasons("Asked without an answer", report.failures)]
     tables = ("source", source_of), ("kind of parallelism", kind_of), ("number of GPUs", scale_of)
