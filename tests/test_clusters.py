@@ -100,7 +100,7 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
 
 @pytest.mark.parametrize(
     ("columns", "reason"),
-    [({"pp": "8", "vp": "16", "dp": "2"}, "more than 32 parts"),
+    [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
      ({"model": "GPT-OSS-120B"}, "sinks"),
      ({"ep": "4", "tp": "2", "config_json": '{"expert_tensor_parallel_size": 2}'}, "dealt and split"),
      ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),

@@ -200,6 +200,7 @@ def _answers(folder: Path, texts: Sequence[Tensor], **how: str) -> list[Tensor]:
     """Log-probabilities of the model in `folder`, in fp32; one model at a time is in memory."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True, **how).eval()
+    own: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, **how}
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **own).eval()
     with torch.no_grad():
         return [model(input_ids=ids).logits.log_softmax(-1) for ids in texts]

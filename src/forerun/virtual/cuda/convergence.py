@@ -40,7 +40,7 @@ class _Exit:
 
 
 @dataclass(frozen=True)
-class LoopEnd:
+class Convergence:
     """How a loop was ended."""
 
     answer: Any
@@ -63,7 +63,7 @@ class ConvergenceLoops:
         """By the frame that runs a loop, and its instruction."""
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
+    def counting(self) -> Iterator[None]:
         """While it is active, an optimizer step ends what was counted: a loop that trains converges by itself."""
         hook = register_optimizer_step_post_hook(lambda *_: self._turns.clear())
         try:
@@ -71,12 +71,12 @@ class ConvergenceLoops:
         finally:
             hook.remove()
 
-    def end(self, answer: Any, op: int) -> LoopEnd | None:
+    def end(self, answer: Any, op: int) -> Convergence | None:
         """What ends the loop that asks; None where it goes on with `answer`. `op` is how many operators there are."""
-        found = _asking()
-        if found is None:
+        question = _asking()
+        if question is None:
             return None
-        key, own = found
+        key, own = question
         turns = self._turns.setdefault(key, _Turns(op))
         turns.count += 1
         most = ROUNDS if own.is_only else MOST_ROUNDS
@@ -86,7 +86,7 @@ class ConvergenceLoops:
         others = (not answer,) if isinstance(answer, bool) else ENDING[isinstance(answer, int)]
         if over >= len(others) - 1 and own.is_only:  # its frame is gone after this, and another has its place
             del self._turns[key]
-        return LoopEnd(others[min(over, len(others) - 1)], turns.count, (turns.first_op, op))
+        return Convergence(others[min(over, len(others) - 1)], turns.count, (turns.first_op, op))
 
 
 def _asking() -> tuple[tuple[int, int], _Exit] | None:

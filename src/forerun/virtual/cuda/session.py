@@ -125,7 +125,7 @@ class CudaSession:
         enter(making_subclasses())
         enter(tracing_nothing())
         enter(searching_on(self.assumptions.note))
-        enter(self.assumptions.loops.counted())
+        enter(self.assumptions.loops.counting())
         enter(refusing_nested())
         enter(raising_lost_errors())
         enter(naming_in_backward())

@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import arange, empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
-from forerun.virtual.cuda.convergence import ConvergenceLoops, LoopEnd
+from forerun.virtual.cuda.convergence import Convergence, ConvergenceLoops
 from forerun.virtual.cuda.fused_cells import CELLS
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.shadow import MOST_ELEMENTS, set_shadow, shadow_of, tensors_in
@@ -47,7 +47,7 @@ class Assumption:
     what: str
     value: str
     times: int = 1
-    loop: LoopEnd | None = None
+    loop: Convergence | None = None
     """How the loop was ended that asked, where one was."""
 
 
@@ -62,7 +62,7 @@ class Assumptions:
     """The user says so: it is no assumption."""
     loops: ConvergenceLoops = field(default_factory=ConvergenceLoops)
 
-    def note(self, what: str, value: Any, loop: LoopEnd | None = None) -> None:
+    def note(self, what: str, value: Any, loop: Convergence | None = None) -> None:
         """Note an answer, the line that asked, and the loop that it ended."""
         line = program_line()
         entry = self.by_line.get((line, what))
