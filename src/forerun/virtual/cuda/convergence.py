@@ -1,11 +1,11 @@
 """Loops that end once a value of the device is small enough: nobody can know when, and here they would never end.
 
-`while error > tol`, `while True: … if error < tol: break`, or a function that says whether it has converged: where the
-same question of one loop was answered in the same way for `ROUNDS` turns, it is answered so that the loop ends. That
-holds for loops that end by this question alone. One that ends otherwise too, by a counter or a token, is left to do so,
-up to `MOST_ROUNDS`.
+`while error > tol`, `while True: … if error < tol: break`, or a function that says whether it has converged: for
+`ROUNDS` turns the question is answered as it was at first, and then so that the loop ends. That holds for loops that
+end by this question alone. One that ends otherwise too, by a counter or a token, is left to do so, up to `MOST_ROUNDS`.
 
-Not covered: values that were copied to the host before they are compared.
+Not covered: values that were copied to the host before they are compared, numbers that are read (`item`) and
+subtracted there.
 """
 
 import ast
@@ -41,10 +41,11 @@ class _Exit:
 
 @dataclass(frozen=True)
 class Convergence:
-    """How a loop was ended."""
+    """How a loop was ended, or kept going."""
 
     answer: Any
     turns: int
+    """0 where it goes on."""
     ops: _Span
     """Operators of the trace that its turns are: the first, and the one behind the last."""
 
@@ -52,6 +53,8 @@ class Convergence:
 @dataclass
 class _Turns:
     first_op: int
+    answer: Any
+    """To the first question."""
     count: int = 0
 
 
@@ -72,17 +75,23 @@ class ConvergenceLoops:
             hook.remove()
 
     def end(self, answer: Any, op: int) -> Convergence | None:
-        """What ends the loop that asks; None where it goes on with `answer`. `op` is how many operators there are."""
+        """What ends the loop that asks, or keeps it going; None where it is to have `answer`.
+
+        `op` is how many operators there are.
+        """
         question = _asking()
         if question is None:
             return None
         key, own = question
-        turns = self._turns.setdefault(key, _Turns(op))
+        turns = self._turns.setdefault(key, _Turns(op, answer))
         turns.count += 1
         most = ROUNDS if own.is_only else MOST_ROUNDS
         over = turns.count - most
         if over < 0:
-            return None
+            # what changes from turn to turn is not known either: 1 - 1 is no error that is small enough
+            is_held = own.is_only and isinstance(answer, bool) and answer is not turns.answer
+            return Convergence(turns.answer, 0, (turns.first_op, op)) if is_held else None
+        answer = turns.answer if own.is_only and isinstance(answer, bool) else answer
         others = (not answer,) if isinstance(answer, bool) else ENDING[isinstance(answer, int)]
         if over >= len(others) - 1 and own.is_only:  # its frame is gone after this, and another has its place
             del self._turns[key]

@@ -239,7 +239,8 @@ class CudaDispatch(TorchDispatchMode):
             is_truth = tensor.dtype == torch.bool and self.assumptions.truth is not None
             answer = self.assumptions.truth if is_truth else answer
             if end := self.assumptions.loops.end(answer, len(self.recorder.trace.ops)):
-                self.assumptions.note(CONVERGED, f"after {end.turns} turns", end)
+                if end.turns:
+                    self.assumptions.note(CONVERGED, f"after {end.turns} turns", end)
                 return end.answer
             if is_truth and self.assumptions.truth_is_stated:
                 return answer

@@ -40,6 +40,7 @@ def turns_of(body, tmp_path, name="program"):
         "while True:\n    error = turn()\n    if error.item() > 1e-4:\n        continue\n    else:\n        break\n",
         "def is_done(error):\n    return bool(error < 1e-4)\nwhile not is_done(turn()):\n    for _ in range(2):\n        break\n",
         "def solve():\n    while True:\n        if turn() < 1e-4:\n            return\nsolve()\n",
+        "last = torch.tensor(0.0).cuda()\nwhile True:\n    s = turn()\n    if abs(s - last) / s <= 1e-4:\n        break\n    last = s\n",
     ],
 )
 def test_a_loop_with_one_end_converges(body, tmp_path):
