@@ -87,11 +87,13 @@ class ConvergenceLoops:
         turns.count += 1
         most = ROUNDS if own.is_only else MOST_ROUNDS
         over = turns.count - most
-        if over < 0:
+        if own.is_only and isinstance(answer, bool):
             # what changes from turn to turn is not known either: 1 - 1 is no error that is small enough
-            is_held = own.is_only and isinstance(answer, bool) and answer is not turns.answer
-            return Convergence(turns.answer, 0, (turns.first_op, op)) if is_held else None
-        answer = turns.answer if own.is_only and isinstance(answer, bool) else answer
+            is_other, answer = answer is not turns.answer, turns.answer
+            if over < 0 and is_other:
+                return Convergence(answer, 0, (turns.first_op, op))
+        if over < 0:
+            return None
         others = (not answer,) if isinstance(answer, bool) else ENDING[isinstance(answer, int)]
         if over >= len(others) - 1 and own.is_only:  # its frame is gone after this, and another has its place
             del self._turns[key]
