@@ -31,6 +31,7 @@ from forerun.forecasting.size_polynomials import ROUNDING, NotPolynomial, SizeBo
 from forerun.forecasting.trace_file import read_trace, trace_bytes
 from forerun.hardware.catalogue import Device
 from forerun.settings.media import WITHOUT_TOKENS
+from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
 from forerun.trace import Trace
@@ -97,8 +98,7 @@ def stage_traces(
         return trace
 
     def of_count(count: int) -> list[Trace]:
-        batch = settings.batch.model_copy(update={"gradient_accumulation_steps": count})
-        own = settings.model_copy(update={"batch": batch})
+        own = with_micro_batches(settings, count)
         return [
             _trace(request, own, shape, {"part": "stage", "stage": stage}, functools.partial(make, count, stage))
             for stage in range(settings.parallel.pipeline)

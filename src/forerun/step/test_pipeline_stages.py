@@ -72,11 +72,19 @@ def test_a_large_output_layer_counts_as_blocks():
     block = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 3 * 4096 * 14336 + 2 * 4096
     assert output_blocks(large) == pytest.approx(4096 * 128256 / (block + 8192 * 4096), rel=1e-6)
     assert [block_owners(32, large).count(stage) for stage in range(4)] == [8, 9, 9, 6]
-    mixture = settings(2, model={"name": "tiny-qwen2", "config": {"vocab_size": 97}})
-    assert 0 < output_blocks(mixture) < 1
-    sizes = [block_owners(5, mixture).count(stage) for stage in range(2)]
+    small = settings(2, model={"name": "tiny-qwen2", "config": {"vocab_size": 97}})
+    assert 0 < output_blocks(small) < 1
+    sizes = [block_owners(5, small).count(stage) for stage in range(2)]
     assert sum(sizes) == 5
     assert sizes[1] <= sizes[0]
+
+
+def test_of_experts_those_count_that_a_token_meets():
+    """Two of Mixtral's eight, and its router."""
+    mixture = settings(4, model={"name": "mixtral-8x7b"})
+    expert = 3 * 4096 * 14336
+    block = 4096 * 4096 * 2 + 4096 * 1024 * 2 + 2 * expert + 8 * 4096 + 2 * 4096
+    assert output_blocks(mixture) == pytest.approx(4096 * 32000 / (block + 16 * 4096), rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "words"), [("gpt2", "not known to give"), ("llama-3.2-1b", "tied embeddings")])

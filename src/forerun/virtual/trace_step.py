@@ -19,6 +19,7 @@ from forerun.data.plan import BatchShape
 from forerun.errors import UntraceableOp
 from forerun.hardware.catalogue import Device
 from forerun.models.guard import guarded
+from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
@@ -90,7 +91,7 @@ def trace_stages(
         UntraceableOp, InvalidSettings, NotSupported, UnknownModel: as `trace_step`.
     """
     counts = micro_batches or [settings.batch.gradient_accumulation_steps]
-    first = _of_micro_batches(settings, counts[0])
+    first = with_micro_batches(settings, counts[0])
     how = _How(first, workload, device, shape)
     passes: list[RepeatedPasses] = []
     try:
@@ -103,13 +104,8 @@ def trace_stages(
     except UntraceableOp:
         if not passes or not passes[0].is_refused:
             raise
-        each = [_of_micro_batches(settings, count) for count in counts]
+        each = [with_micro_batches(settings, count) for count in counts]
         return [trace_step(one, workload, device, shape, stage=stage) for one in each for stage in stages]
-
-
-def _of_micro_batches(settings: Settings, count: int) -> Settings:
-    batch = settings.batch.model_copy(update={"gradient_accumulation_steps": count})
-    return settings.model_copy(update={"batch": batch})
 
 
 @dataclass(frozen=True)
