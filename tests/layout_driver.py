@@ -33,6 +33,7 @@ def training(folder, changes, steps):
         "activation_checkpointing": changes.get("recomputed", "none"),
         "checkpoints": {"every_steps": 3 if changes.get("is_scored") else 2, "keep_last": 10, "sharded": changes.get("sharded", False)},
         "parallel": changes.get("parallel", {}),
+        **({"cluster": {"gpus_per_node": changes["gpus_per_node"]}} if "gpus_per_node" in changes else {}),
         "adapter": changes.get("adapter", {}), "precision": changes.get("precision", "fp32"),
         **({"float8": {"recipe": changes["float8"]}, "precision": "bf16-mixed"} if "float8" in changes else {}),
     })  # fmt: skip

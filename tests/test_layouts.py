@@ -116,7 +116,7 @@ def mixture(tmp_path_factory):
     model = tmp_path_factory.mktemp("mixture")
     MixtralConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
-        vocab_size=500, num_local_experts=4, num_experts_per_tok=2,
+        vocab_size=500, num_local_experts=8, num_experts_per_tok=3,
     ).save_pretrained(model)  # fmt: skip
     return str(model), run(tmp_path_factory.mktemp("alone"), 1, model=str(model), padding="fixed")
 
@@ -150,6 +150,27 @@ def test_dealt_experts_are_one_mixture(tmp_path, mixture, world, parallel, recom
     """Gradients of experts are summed over those that hold the same ones, and count in the norm that is clipped."""
     model, (expected, one) = mixture
     report, weights = run(tmp_path, world, model=model, parallel=parallel, recomputed=recomputed, padding="fixed")
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
+def test_rows_for_experts_of_another_machine_go_there_once(tmp_path, mixture):
+    """Two machines of two ranks: a row goes to its own place over there, and from there on to its neighbours."""
+    model, (expected, one) = mixture
+    words = {"model": model, "padding": "fixed", "recomputed": "blocks", "gpus_per_node": 2}
+    report, weights = run(tmp_path, 4, parallel={"shard": 4, "expert": 4}, **words)
+    assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
+    assert_same(weights, one)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
+def test_compiled_blocks_with_dealt_experts_are_the_plain_ones(tmp_path, mixture):
+    model, (expected, one) = mixture
+    words = {"model": model, "padding": "fixed", "compile": "default", "gpus_per_node": 2}
+    report, weights = run(tmp_path, 4, parallel={"shard": 4, "expert": 4}, **words)
     assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
     assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
     assert_same(weights, one)

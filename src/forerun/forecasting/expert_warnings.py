@@ -12,7 +12,7 @@ Not covered: capacity factors, which transformers has not.
 import math
 
 from forerun.clock.costs import Costs
-from forerun.trace import GROUP_SIZE, OP, Call, Phase, Trace
+from forerun.trace import GROUP_SIZE, OP, RANKS, Call, Phase, Trace
 from forerun.units import format_percent, format_seconds
 
 GROUPED = "aten._grouped_mm"
@@ -30,7 +30,8 @@ def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
     seconds = sum(costs.device_seconds(call) for call in ops if call.name.startswith(GROUPED))
     total = sum(costs.device_seconds(call) for call in ops if not call.is_view)
     rows, groups = max((_rows(call), _groups(call)) for call in forward)
-    ranks = max((dict(call.keywords).get(GROUP_SIZE, 1) for call in ops if call.name.startswith(EXCHANGE)), default=1)
+    groups_of_ranks = {_group(call) for call in ops if call.name.startswith(EXCHANGE)}
+    ranks = math.prod(size for _, size in groups_of_ranks)  # rows of other machines come through several groups
     if ranks > 1 and _is_dealt(trace):
         return [
             f"Assumed: {rows:,} rows reach each of {ranks} ranks, {rows / groups:,.0f} for each of its {groups} "
@@ -70,6 +71,12 @@ def _groups(call: Call) -> int:
     """Experts of a product of sorted rows (R, K) with weights (E, K, N); 0 for a gradient of weights."""
     shapes = [spec.shape for spec in call.inputs[:2]]
     return shapes[1][0] if len(shapes) == 2 and len(shapes[0]) == 2 and len(shapes[1]) == 3 else 0
+
+
+def _group(call: Call) -> tuple[tuple[int, ...], int]:
+    """Ranks of an exchange, where the trace has them, and how many they are."""
+    keywords = dict(call.keywords)
+    return keywords.get(RANKS, ()), keywords.get(GROUP_SIZE, 1)
 
 
 def _rows(call: Call) -> int:

@@ -1,32 +1,30 @@
 """Expert parallelism: the experts of every mixture dealt over ranks that train on rows of their own.
 
 The ranks of a group lie next to each other inside those that shard weights or split layers (data × context × tensor),
-as in torchtitan and Megatron-LM. A rank sends each row to the rank that has its expert and gets the result back: two
-all-to-all exchanges in the forward pass, two in the backward pass. What experts compute is the model's own code
-(transformers' `use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are
-sharded over the ranks that hold the same ones, and their gradients summed over those; everything else is sharded over
-all ranks.
+as in torchtitan and Megatron-LM. A rank sends each row to the ranks that have its experts and gets sums back, over
+several machines in two stops: `expert_exchange.py`. What experts compute is the model's own code (transformers'
+`use_experts_implementation`), over the rows that arrived, each with one expert. Their weights are sharded over the
+ranks that hold the same ones, and their gradients summed over those; everything else is sharded over all ranks.
 
-A trace knows no routing: there every rank sends as many rows to each other rank as it keeps.
-
-Not covered: capacities and dropped tokens, experts that are dealt and split, exchanges hidden behind shared experts.
+Not covered: experts that are dealt and split.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.expert_exchange import stops_of, through
 from forerun.step.parallel import PIPELINE, REPLICATE, refuse_together, shard_placement
 
 EXPERT, EXPERT_SHARD = "expert", "expert_shard"
 """Dimensions of the mesh of experts: ranks with different ones, and ranks with shards of the same ones."""
+ON_THE_WAY = ("between_machines", "within_machine")
+"""Dimensions of the mesh through which rows go to experts of several machines."""
 COUNT = "num_experts"
 """Attribute of transformers' modules of experts."""
 INPUTS = 4
@@ -75,6 +73,7 @@ def deal_experts(model: nn.Module, settings: Settings, device_type: str, options
 
     modules, ranks = experts_of(model), settings.parallel.expert
     mesh = mesh_of_experts(settings, device_type)
+    groups = _groups_on_the_way(settings, mesh)
     over = (REPLICATE, EXPERT_SHARD) if settings.parallel.replicate > 1 else (EXPERT_SHARD,)
     place = shard_placement(mesh[EXPERT_SHARD].size())
     for module in modules.values():
@@ -82,7 +81,7 @@ def deal_experts(model: nn.Module, settings: Settings, device_type: str, options
             own = distribute_tensor(weight, mesh[EXPERT], [Shard(0)], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(own, requires_grad=weight.requires_grad))
         setattr(module, COUNT, getattr(module, COUNT) // ranks)
-        module.forward = functools.partial(_over_ranks, mesh[EXPERT].get_group(), module, module.forward)
+        module.forward = functools.partial(_over_ranks, groups, module, module.forward)
         sharded: Any = fully_shard(module, mesh=mesh[over], shard_placement_fn=place, **options)
         # rows of a whole group come to an expert, so its gradient is that of more ranks than reduce it
         sharded.set_gradient_divide_factor(float(settings.parallel.data_ranks * settings.parallel.context))
@@ -103,6 +102,18 @@ def mesh_of_experts(settings: Settings, device_type: str) -> Any:
     }  # fmt: skip
     own = {name: size for name, size in sizes.items() if size > 1 or name not in (PIPELINE, REPLICATE)}
     return init_device_mesh(device_type, tuple(own.values()), mesh_dim_names=tuple(own))
+
+
+def _groups_on_the_way(settings: Settings, mesh: Any) -> list[Any]:
+    """Groups through which rows come to their experts: over machines first where these are whole and several."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    ranks, near = settings.parallel.expert, settings.cluster.gpus_per_node
+    if ranks <= near or ranks % near or near == 1:
+        return [mesh[EXPERT].get_group()]
+    sizes = settings.parallel.world_size // ranks, ranks // near, near
+    machines = init_device_mesh(mesh.device_type, sizes, mesh_dim_names=("rest", *ON_THE_WAY))
+    return [machines[name].get_group() for name in ON_THE_WAY]
 
 
 def require_experts(model: nn.Module, settings: Settings) -> None:
@@ -130,7 +141,7 @@ def require_experts(model: nn.Module, settings: Settings) -> None:
 
 
 def _over_ranks(
-    group: Any,
+    groups: Sequence[Any],
     module: nn.Module,
     compute: Callable[..., Tensor],
     hidden_states: Tensor,
@@ -138,42 +149,9 @@ def _over_ranks(
     top_k_weights: Tensor,
 ) -> Tensor:
     """What the experts of all ranks make of (tokens, width), with the experts of each token and their weights."""
-    from torch.distributed._functional_collectives import all_to_all_single_autograd
     from torch.nn.utils.stateless import _reparametrize_module
 
-    tokens, choices = top_k_index.shape
-    own: int = getattr(module, COUNT)
-    ids, order = torch.sort(top_k_index.reshape(-1), stable=True)
-    outgoing, incoming, numbers = _routing(ids, own, group)
-    rows = all_to_all_single_autograd(hidden_states[order // choices], incoming, outgoing, group)
-    places = numbers.unsqueeze(-1)
+    stops = stops_of(groups, getattr(module, COUNT), top_k_index.shape[1])
     local = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}  # type: ignore[operator]
     with _reparametrize_module(module, local):
-        results = compute(rows, places, torch.ones_like(places, dtype=top_k_weights.dtype))
-    back = all_to_all_single_autograd(results.contiguous(), outgoing, incoming, group)
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(len(order), device=order.device)
-    weighted = back[inverse].view(tokens, choices, -1) * top_k_weights.unsqueeze(-1)
-    return weighted.sum(dim=1).to(hidden_states.dtype)
-
-
-def _routing(ids: Tensor, own: int, group: Any) -> tuple[list[int], list[int], Tensor]:
-    """Rows that go to each rank and that come from it, and which of this rank's experts each that comes is for.
-
-    `ids` are the sorted experts of this rank's rows, of all ranks `own` each.
-    """
-    from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
-
-    ranks: int = group.size()
-    counts = torch.zeros(ranks * own, dtype=torch.int64, device=ids.device)
-    counts.scatter_add_(0, ids, torch.ones_like(ids))
-    from_all = wait_tensor(all_to_all_single(counts, None, None, group))
-    both = torch.stack([counts.view(ranks, own).sum(1), from_all.view(ranks, own).sum(1)])
-    on_host = both.cpu()  # the host waits here for the exchange, as it must know sizes
-    if is_fake(ids):
-        even = [len(ids) // ranks + (rank < len(ids) % ranks) for rank in range(ranks)]
-        outgoing, incoming = even, even
-    else:
-        outgoing, incoming = on_host.tolist()
-    expert = torch.arange(own, device=ids.device).repeat(ranks)
-    return outgoing, incoming, torch.repeat_interleave(expert, from_all, output_size=sum(incoming))
+        return through(stops, compute, hidden_states, top_k_index.long(), top_k_weights)

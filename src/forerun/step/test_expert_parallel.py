@@ -1,5 +1,7 @@
 """Which experts are dealt, what is refused with the nearest right number, and what a rank holds and exchanges."""
 
+import math
+
 import pytest
 import torch
 from transformers import MixtralConfig, Qwen2MoeConfig
@@ -89,15 +91,36 @@ def test_shared_experts_and_routers_are_not_dealt(tmp_path):
     assert list(experts_of(model)) == [f"model.layers.{number}.mlp.experts" for number in (0, 1)]
 
 
-def test_rows_are_sent_to_experts_and_back(mixtral):
-    """Each way once forward and once backward, for both blocks: every row goes with all its values in bf16."""
-    trace = traced(mixtral, shard=4, expert=2)
+def exchanges_of(trace):
     counts = count_collectives(trace.part(trace.warm_from, len(trace.events)))
-    exchanges = {
-        (row.phase, row.ranks, row.bytes): row.count for row in counts if row.name == "all_to_all_single"
+    return {(row.phase, row.ranks, row.bytes): row.count for row in counts if row.name == "all_to_all_single"}
+
+
+def test_rows_are_sent_to_experts_and_back(mixtral):
+    """Each way once forward and once backward, for both blocks: a row goes once where both its experts are there."""
+    one_elsewhere = 1 - math.comb(EXPERTS // 2, CHOSEN) / math.comb(EXPERTS, CHOSEN)
+    rows = 2 * math.ceil(TOKENS * one_elsewhere)
+    assert TOKENS < rows < CHOSEN * TOKENS
+    values, notes, numbers = rows * WIDTH * 2, rows * 2 * CHOSEN * 4, 2 * 2 * 8
+    assert exchanges_of(traced(mixtral, shard=4, expert=2)) == {
+        ("forward", 2, numbers): 2, ("forward", 2, values): 4, ("backward", 2, values): 4,
+        ("forward", 2, notes): 2, ("backward", 2, notes): 2,
     }  # fmt: skip
-    numbers, rows = 8 * EXPERTS, TOKENS * CHOSEN * WIDTH * 2
-    assert exchanges == {("forward", 2, numbers): 2, ("forward", 2, rows): 4, ("backward", 2, rows): 4}
+
+
+def test_a_row_crosses_the_network_once_for_each_machine(mixtral):
+    """Two machines of four: between machines rows of one expert on four, then among the four neighbours."""
+    asked = settings(mixtral, parallel={"shard": 8, "expert": 8}, cluster={"gpus_per_node": 4})
+    trace = trace_step(asked, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, TOKENS // 2))
+    of_machine = 2 * math.ceil(TOKENS * (1 - math.comb(EXPERTS // 2, CHOSEN) / math.comb(EXPERTS, CHOSEN)))
+    of_rank = 4 * math.ceil(2 * TOKENS * CHOSEN / EXPERTS)
+    sent = exchanges_of(trace)
+    for ranks, rows in ((2, of_machine), (4, of_rank)):
+        assert sent["forward", ranks, rows * WIDTH * 2] == sent["backward", ranks, rows * WIDTH * 2] == 4
+    grouped = [call for call in trace.calls if call.name.startswith("aten._grouped_mm")]
+    assert {call.inputs[0].shape[0] for call in grouped if len(call.inputs[1].shape) == 3} == {TOKENS * CHOSEN}
+    machines = {dict(call.keywords)["machines"] for call in trace.calls if "all_to_all" in call.name}
+    assert machines == {1, 2}
 
 
 @pytest.mark.parametrize("expert", [1, EXPERTS])
