@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from forerun.clock.between_ranks import job_of
 from forerun.errors import ForerunError
 from forerun.forecasting.forecast import make_forecast
 from forerun.hardware.catalogue import Device
@@ -112,6 +113,8 @@ def search_cluster(
     """The best layout of each of `counts`; errors as of `make_cluster_plan`."""
     started = time.perf_counter()
     require_searchable(original)
+    cluster = original.cluster  # an unknown network is an error here, and no reason why each layout lost
+    job_of(device, max(counts), cluster.gpus_per_node, None if cluster.network == "auto" else cluster.network)
     on_progress("sizes of the model")
     question = ClusterQuestion(original, device, ask, tuple(counts), model_size(ask(original, device)))
     layouts, lost = possible_layouts(question)

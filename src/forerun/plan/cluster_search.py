@@ -27,7 +27,9 @@ GAIN = 0.01
 WORTH_SPLITTING = 0.02
 """Above the floor by which the best of whole layers must lie before split layers are traced."""
 WORTH_COPYING = 0.01
-"""Share of a step that exchanges take, from which on copies of shards are traced."""
+"""Share of a step that exchanges take, from which on copies of shards are traced, and gathering once a step."""
+MOST_MICRO_BATCHES = 3
+"""That differ in a trace: the first, those between, and the last, which sends gradients where they are sent once."""
 
 
 @dataclass(frozen=True)
@@ -111,27 +113,34 @@ def lost_layout(
 
 
 def search_layouts(question: ClusterQuestion, layouts: Sequence[ClusterLayout]) -> ShapeResult:
-    """Candidates of `layouts`, which have the same operators; those over shards alone are looked at first."""
+    """Candidates of `layouts`, which have the same operators but for exchanges; those over all ranks are looked at
+    first, then copies of shards, then weights that are gathered once a step.
+    """
     result = ShapeResult()
-    for has_copies in (False, True):
-        group = [layout for layout in layouts if (layout.replicate > 1) == has_copies]
-        if has_copies and group and result.candidates:
-            group = _worth_copying(group, result)
+    for turn in sorted({_turn(layout) for layout in layouts}):
+        group = [layout for layout in layouts if _turn(layout) == turn]
+        if any(turn) and result.candidates:
+            group = _worth_tracing(group, result)
         if group:
             _search_group(question, group, result)
     return result
 
 
-def _worth_copying(group: list[ClusterLayout], result: ShapeResult) -> list[ClusterLayout]:
-    """Layouts of numbers of GPUs on which sharding over all ranks waits for exchanges, or has no room."""
-    waits: dict[int, float] = {}
-    for candidate in result.candidates:
-        share = candidate.estimate.communication_seconds / candidate.estimate.seconds
-        waits[candidate.layout.gpus] = min(share, waits.get(candidate.layout.gpus, 1.0))
+def _turn(layout: ClusterLayout) -> tuple[int, bool]:
+    """What is looked at together, in the order in which it is: all exchanges first, then stage 2 of ZeRO, then 1."""
+    return (3 - layout.zero if layout.zero else 0), layout.replicate > 1
+
+
+def _worth_tracing(group: list[ClusterLayout], result: ShapeResult) -> list[ClusterLayout]:
+    """Layouts of numbers of GPUs on which the best so far waits for exchanges, or none has room."""
+    best: dict[int, ClusterCandidate] = {}
+    for candidate in sorted(result.candidates, key=lambda c: -c.estimate.seconds):
+        best[candidate.layout.gpus] = candidate
+    waits = {gpus: c.estimate.communication_seconds / c.estimate.seconds for gpus, c in best.items()}
     worth = [layout for layout in group if waits.get(layout.gpus, 1.0) > WORTH_COPYING]
     for layout in group:
         if layout not in worth:
-            text = f"not traced: shards over all ranks wait {format_percent(waits[layout.gpus])} of a step"
+            text = f"not traced: the best so far waits for others in {format_percent(waits[layout.gpus])} of a step"
             result.lost.append(lost_layout(layout, "not-traced", text, is_untraced=True))
     return worth
 
@@ -178,11 +187,12 @@ def _grow(
         if not users:
             continue
         tried = []
-        for is_whole in (True, False):
-            own = [layout for layout in users if (rows[layout] == size) == is_whole]
+        most = MOST_MICRO_BATCHES if reference.zero == 1 else 2
+        for traced in range(1, most + 1):
+            own = [layout for layout in users if min(rows[layout] // size, most) == traced]
             if not own:
                 continue
-            settings = with_batch(with_layout(question.settings, reference, **saving), size, 1 if is_whole else 2)
+            settings = with_batch(with_layout(question.settings, reference, **saving), size, traced)
             step = ShallowStep(request_for(question, settings), question.device, reference, question.size)
             result.traces += len(step.traces)
             for layout in own:

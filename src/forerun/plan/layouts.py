@@ -6,7 +6,7 @@ further way to spread a step is a field here, a loop in `layouts_of` and a facto
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ PARTS = (1, 2, 4)
 """Of the model on each stage."""
 STATES = {"adamw": 2.0, "adamw-8bit": 0.5, "lion": 1.0, "sgd": 0.0}
 """Values of state for each trained one, at the least; other rules count none."""
+
+
+ONCE_A_STEP = (2, 1)
+"""Stages of ZeRO that gather weights once a step, the leaner first."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class ClusterLayout:
     """Of a pipeline: 1 by 1F1B, more interleaved."""
     expert: int = 1
     """Neighbours that hold different experts."""
+    zero: int = 0
+    """Of `fsdp`: 2 gathers weights once a step, 1 sends gradients once too, 0 does both for each micro-batch."""
 
     @property
     def gpus(self) -> int:
@@ -97,6 +103,7 @@ class ClusterLayout:
             return {"data": self.data_ranks}
         pieces = {word: n for word, n in (("context", self.context), ("expert", self.expert)) if n > 1}
         rows = {"shard": self.data_ranks // self.replicate, "replicate": self.replicate}
+        pieces |= {"zero": self.zero} if self.zero else {}
         return {"kind": "fsdp", **rows, **split, **pieces}
 
     @property
@@ -112,6 +119,7 @@ class ClusterLayout:
         if self.pipeline > 1:
             parts = f" of {self.virtual_stages} parts" if self.virtual_stages > 1 else ""
             words.append(f"pipeline {self.pipeline}{parts}")
+        words += [f"ZeRO-{self.zero}"] if self.zero else []
         return (" × ".join(words) or "alone") + (" (sequence)" if self.sequence_parallel else "")
 
 
@@ -129,8 +137,17 @@ def layouts_of(settings: Settings, gpus: int, experts: int = 0) -> Iterator[Clus
 
     Layers and sequences are split inside a machine only, not both; experts are dealt to its GPUs too. The stages of a
     pipeline hold whole layers, or layers split over two ranks or a machine. Sharding goes over all data ranks, over
-    those of one machine, and over the number of machines half-way between.
+    those of one machine, and over the number of machines half-way between. Where a rank has several rows of the global
+    batch, weights may be gathered, and gradients sent, once a step.
     """
+    for layout in _layouts(settings, gpus, experts):
+        yield layout
+        is_repeated = layout.kind == "fsdp" and layout.pipeline == 1
+        if is_repeated and settings.global_batch_size >= 2 * layout.data_ranks:
+            yield from (replace(layout, zero=stage) for stage in ONCE_A_STEP)
+
+
+def _layouts(settings: Settings, gpus: int, experts: int) -> Iterator[ClusterLayout]:
     near = min(gpus, settings.cluster.gpus_per_node)
     for tensor in (t for t in range(1, near + 1) if near % t == 0 and gpus % t == 0):
         ranks = gpus // tensor

@@ -7,6 +7,7 @@ import pytest
 
 import forerun
 from forerun.api import RequestMaker
+from forerun.errors import UnknownNetwork
 from forerun.hardware.catalogue import Device, device
 from forerun.plan.choose import PlanLimits
 from forerun.plan.cluster import ClusterFindings, plan_within, search_cluster
@@ -46,6 +47,12 @@ def planned(memory_bytes: float, **limits: float) -> ClusterPlan:
 def chosen(document: ClusterPlan) -> Settings:
     assert document.plan.settings is not None
     return settings_from(document.plan.settings)
+
+
+def test_an_unknown_network_is_an_error_and_no_reason_why_layouts_lost():
+    run = settings_from(RUN | {"cluster": {"gpus_per_node": 2, "network": "100gbe"}})
+    with pytest.raises(UnknownNetwork, match="No network named '100gbe'"):
+        search_cluster(run, card(GIB), (4,), RequestMaker(None), InThisProcess())
 
 
 @pytest.mark.medium

@@ -66,6 +66,15 @@ def test_long_sequences_of_one_length_are_split_inside_a_machine():
     assert all(layout.context == 1 for layout in layouts_of(packed, 64))
 
 
+def test_weights_gathered_once_are_tried_where_a_rank_has_several_rows():
+    words = [layout.description for layout in layouts_of(settings_from(RUN), 4)]
+    assert {"shard 4 × ZeRO-2", "shard 4 × ZeRO-1", "shard 2 × tensor 2 × ZeRO-1 (sequence)"} <= set(words)
+    assert not [word for word in words if "ZeRO" in word and ("pipeline" in word or "data" in word)]
+    assert not [layout for layout in layouts_of(settings_from(RUN), 8) if layout.zero and layout.data_ranks == 8]
+    spread = with_layout(settings_from(RUN), next(one for one in layouts_of(settings_from(RUN), 4) if one.zero == 1))
+    assert (spread.parallel.zero, spread.parallel.keeps_gathered) == (1, True)
+
+
 def test_numbers_of_gpus_as_the_command_line_names_them():
     assert counts_of("8..1024") == [8, 16, 32, 64, 128, 256, 512, 1024]
     assert counts_of("8..20") == [8, 16, 20]

@@ -41,13 +41,13 @@ class Arrivals:
     choices: int
 
 
-def stops_of(groups: Sequence[Any], own: int, chosen: int) -> list[Stop]:
-    """The way through `groups`, from the widest to the one whose ranks have `own` experts each, of `chosen` a token."""
+def stops_of(groups: Sequence[Any], own: int, per_token: int) -> list[Stop]:
+    """The way through `groups`, from the widest to the one whose ranks have `own` experts each, of `per_token` each."""
     total = own * math.prod(group.size() for group in groups)
     stops, reached = [], total
     for group in groups:
         reached //= group.size()
-        stops.append(Stop(group, reached, 1 - math.comb(total - reached, chosen) / math.comb(total, chosen)))
+        stops.append(Stop(group, reached, 1 - math.comb(total - reached, per_token) / math.comb(total, per_token)))
     return stops
 
 
@@ -97,7 +97,7 @@ class _Way:
         return self._exchanged(_Take.apply(rows, *self.copies), self.incoming, self.outgoing)
 
     @torch.compiler.disable
-    def noted(self, notes: Tensor) -> Tensor:
+    def beside(self, notes: Tensor) -> Tensor:
         """The same of a few numbers beside each row."""
         return self._exchanged(notes.index_select(0, self.copies[0]), self.incoming, self.outgoing)
 
@@ -121,15 +121,15 @@ def through(
 
     `ids` (N, k) are their experts with `weights` (N, k). `compute` is given rows with one expert and weight each.
     """
-    chosen, dtype, ways = ids.shape[1], rows.dtype, []
+    per_token, dtype, ways = ids.shape[1], rows.dtype, []
     here, first, own = Arrivals(len(rows), ids.numel()), 0, stops[-1].experts
     notes = torch.cat([ids.float(), weights.float()], dim=1)
     for stop in stops:
-        way, here = _way(stop, notes[:, :chosen] - first, here)  # type: ignore[call-arg]
-        rows, notes = way.there(rows), way.noted(notes)
+        way, here = _way(stop, notes[:, :per_token] - first, here)  # type: ignore[call-arg]
+        rows, notes = way.there(rows), way.beside(notes)
         first += stop.group.rank() * stop.experts
         ways.append(way)
-    local, weights = notes[:, :chosen] - first, notes[:, chosen:].to(weights.dtype)
+    local, weights = notes[:, :per_token] - first, notes[:, per_token:].to(weights.dtype)
     is_here = (local >= 0) & (local < own)
     row, place = is_here.nonzero_static(size=here.choices).unbind(1)
     copies = row, torch.arange(here.choices, device=row.device), _first(is_here)
@@ -147,10 +147,10 @@ def _way(stop: Stop, ids: Tensor, here: Arrivals) -> tuple[_Way, Arrivals]:
     size: int = stop.group.size()
     member = ids.div(stop.experts, rounding_mode="floor").clamp(-1, size).long() + 1
     tally = member.new_zeros(len(ids), size + 2).scatter_add_(1, member, torch.ones_like(member))[:, 1:-1]
-    wanted = tally > 0
-    outgoing, incoming, there = _counts(stop, torch.stack([wanted.sum(0), tally.sum(0)], dim=1), here)
-    _, row = wanted.T.nonzero_static(size=sum(outgoing)).unbind(1)
-    return _Way(stop.group, outgoing, incoming, (row, row.argsort(stable=True), _first(wanted))), there
+    mask = tally > 0
+    outgoing, incoming, there = _counts(stop, torch.stack([mask.sum(0), tally.sum(0)], dim=1), here)
+    _, row = mask.T.nonzero_static(size=sum(outgoing)).unbind(1)
+    return _Way(stop.group, outgoing, incoming, (row, row.argsort(stable=True), _first(mask))), there
 
 
 def _first(mask: Tensor) -> Tensor:
