@@ -71,7 +71,7 @@ def fields_of(model: Mapping[str, Any]) -> dict[str, Any]:
         if "text_config" in fields:
             fields["text_config"] = {**fields["text_config"], "layer_types": kinds}
         else:
-            fields["layer_types"] = kinds
+            fields[model["layers"].get("field", "layer_types")] = kinds
     return fields
 
 
