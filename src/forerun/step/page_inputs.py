@@ -11,7 +11,7 @@ from forerun.settings.schema import Settings
 from forerun.step.workload import Batch
 
 SEES_THE_PAGE = {"layoutlm": False, "layoutlmv3": True}
-"""Types that read boxes → whether they read the page as well (modeling_layoutlm.py and modeling_layoutlmv3.py, 5.24)."""
+"""Types that read boxes → whether they read the page as well (modeling_layoutlm.py, modeling_layoutlmv3.py, 5.24)."""
 
 
 def page_inputs(settings: Settings, size: int, length: int) -> Batch:
