@@ -54,7 +54,7 @@ def test_what_cuda_reports_is_less_than_the_box_and_close_to_it():
 def test_peaks_are_multiprocessors_x_clock_x_a_rate_of_the_architecture():
     """Dense float16 of one multiprocessor in one cycle: a power of two of the capability, halved where boards are cut."""
     rates = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192,
-             (10, 3): 8192, (12, 0): 1024}  # fmt: skip
+             (10, 3): 8192, (12, 0): 1024, (12, 1): 1024}  # fmt: skip
 
     def agrees(row: Device) -> bool:
         rate = row.peak("float16") / ((row.sm_count or 1) * row.boost_clock_hertz)
@@ -108,7 +108,10 @@ def test_a_slice_is_a_part_of_its_card():
         )
 
     slices = [row for row in ROWS if row.segment == "slice"]
-    assert {row.slice_of for row in slices} == {"a100-40gb", "a100-80gb", "a30", "h100-80gb", "h200", "b200"}
+    assert {row.slice_of for row in slices} == {
+        "a100-40gb", "a100-80gb", "a30", "h100-80gb", "h100-nvl", "h200", "gh200-144gb",
+        "b200", "gb200", "rtx-pro-6000", "rtx-pro-6000-max-q", "rtx-pro-6000-server",
+    }  # fmt: skip
     assert failing(slices, is_part) == []
 
 
