@@ -153,3 +153,15 @@ def test_every_string_of_a_driver_reaches_its_row_by_its_memory():
 )  # fmt: skip
 def test_derived_peaks_are_those_that_were_published(name: str, float16: float):
     assert device(name).peak("float16") / TERA == pytest.approx(float16, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "mebibytes", "processors"),
+    [("gh200-144gb", 145_920, 132), ("h100-nvl-1g.12gb", 10.75 * 1024 - 128, 16), ("h200-3g.71gb", 69.5 * 1024 - 128, 60),
+     ("b200-1g.45gb", 44.25 * 1024 - 128, 30), ("rtx-pro-6000-server-1g.24gb", 23.12 * 1024 - 128, 46)],
+)  # fmt: skip
+def test_what_drivers_print_is_what_the_row_has(name: str, mebibytes: float, processors: int):
+    """cuDeviceTotalMem and nvidia-smi mig -lgip, as the rows' sources name them."""
+    row = device(name)
+    assert row.memory_bytes / MIB == pytest.approx(mebibytes, abs=0.5)
+    assert row.sm_count == processors

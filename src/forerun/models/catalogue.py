@@ -49,8 +49,8 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         config = _of_row(row)
     elif is_folder(name) and (folder := _with_config(Path(name))) is not None:
         config = _from_folder(folder)
-    elif (known := library_name(name)) is not None:
-        name, config = known, image_config(known, image_size)
+    elif (image_model := library_name(name)) is not None:
+        name, config = image_model, image_config(image_model, image_size)
     else:
         config = _from_hub(name)
     field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}

@@ -45,9 +45,9 @@ def library_name(name: str) -> str | None:
     if "/" in name or not name.strip():
         return None
     for library in reversed(LIBRARIES):
-        if find_spec(library) is not None and (known := _known(library, name)) is not None:
-            warnings.warn(f"model.name: {name} is taken as {library}/{known}.", NameNote, stacklevel=4)
-            return f"{library}/{known}"
+        if find_spec(library) is not None and (ours := _own_name(library, name)) is not None:
+            warnings.warn(f"model.name: {name} is taken as {library}/{ours}.", NameNote, stacklevel=4)
+            return f"{library}/{ours}"
     return None
 
 
@@ -73,13 +73,13 @@ def _letters(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")
 
 
-def _known(library: str, name: str) -> str | None:
+def _own_name(library: str, name: str) -> str | None:
     """The package's own name of a model, with the tag of its weights where one is written; None where it has none."""
     architecture, dot, tag = name.partition(".")
     if dot and library != "timm":
         return None
-    known = _names(library).get(_letters(architecture))
-    return None if known is None else f"{known}{dot}{tag}"
+    ours = _names(library).get(_letters(architecture))
+    return None if ours is None else f"{ours}{dot}{tag}"
 
 
 def image_config(name: str, image_size: int | None = None) -> Any:
@@ -91,7 +91,7 @@ def image_config(name: str, image_size: int | None = None) -> Any:
     """
     library, _, model = name.partition("/")
     package = import_library(library)
-    model = _known(library, model) or model
+    model = _own_name(library, model) or model
     return (_timm_config if library == "timm" else _torchvision_config)(package, model, image_size)
 
 

@@ -42,3 +42,12 @@ def test_lora_of_a_denoiser_is_that_of_its_attention_where_nothing_else_is_named
     )
     assert settings_from({**BASE, "adapter": {"kind": "lora"}}).adapter.targets == "all-linear"
     assert settings_from(own.model_dump()).hash == own.hash
+
+
+@pytest.mark.parametrize("workload", ["object-detection", "semantic-segmentation"])
+def test_what_has_no_workload_says_what_helps(workload):
+    import forerun
+
+    content = {**BASE, "workload": workload, "model": {"name": "mit-b0"}}
+    with pytest.raises(InvalidSettings, match=f"found '{workload}'. Detection, segmentation .* under forerun exec"):
+        forerun.forecast(content, "t4")
