@@ -110,7 +110,7 @@ def test_a_slice_is_a_part_of_its_card():
     slices = [row for row in ROWS if row.segment == "slice"]
     assert {row.slice_of for row in slices} == {
         "a100-40gb", "a100-80gb", "a30", "h100-80gb", "h100-nvl", "h200", "gh200-144gb",
-        "b200", "gb200", "rtx-pro-6000", "rtx-pro-6000-max-q", "rtx-pro-6000-server",
+        "b200", "gb200", "rtx-pro-6000",
     }  # fmt: skip
     assert failing(slices, is_part) == []
 
@@ -158,7 +158,7 @@ def test_derived_peaks_are_those_that_were_published(name: str, float16: float):
 @pytest.mark.parametrize(
     ("name", "mebibytes", "processors"),
     [("gh200-144gb", 145_920, 132), ("h100-nvl-1g.12gb", 10.75 * 1024 - 128, 16), ("h200-3g.71gb", 69.5 * 1024 - 128, 60),
-     ("b200-1g.45gb", 44.25 * 1024 - 128, 30), ("rtx-pro-6000-server-1g.24gb", 23.12 * 1024 - 128, 46)],
+     ("b200-1g.45gb", 44.25 * 1024 - 128, 30), ("rtx-pro-6000-1g.24gb", 23.12 * 1024 - 128, 46)],
 )  # fmt: skip
 def test_what_drivers_print_is_what_the_row_has(name: str, mebibytes: float, processors: int):
     """cuDeviceTotalMem and nvidia-smi mig -lgip, as the rows' sources name them."""
