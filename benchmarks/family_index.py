@@ -8,6 +8,7 @@ model that its fields build has the count that is stated for it; ids of one coun
 import json
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def fields_of(model: Mapping[str, Any]) -> dict[str, Any]:
         if "text_config" in fields:
             fields["text_config"] = {**fields["text_config"], "layer_types": kinds}
         else:
-            fields["layer_types"] = kinds
+            fields[model["layers"].get("field", "layer_types")] = kinds
     return fields
 
 
@@ -125,9 +126,10 @@ def main() -> None:
     TARGET.unlink(missing_ok=True)
     taken = {name for row in architectures() for name in (row.name, *row.aliases)}
     rows = [row for model in content["model"] if (row := row_of(model, stated)) is not None]
-    twice = [name for row in rows for name in {row.name, *row.aliases} if name in taken]
+    own = Counter(name for row in rows for name in {row.name, *row.aliases})
+    twice = [name for name, times in own.items() if name in taken or times > 1]
     if twice:
-        sys.exit(f"Names that other files have: {', '.join(twice)}")
+        sys.exit(f"Names that other rows have: {', '.join(twice)}")
     text = "".join(row_text(row) for row in rows) + "".join(ids_text(entry, stated) for entry in content["ids"])
     TARGET.write_text(HEADER + text, encoding="utf-8")
     print(f"{len(rows)} rows, {sum(len(row.hub_ids) for row in rows)} ids")

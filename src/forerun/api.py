@@ -25,6 +25,7 @@ from forerun.runs.registry import (
     trains_own_data,
 )
 from forerun.settings.load import load_settings, settings_from
+from forerun.settings.media import BY_SCRIPT
 from forerun.settings.plain import in_short
 from forerun.settings.schema import Settings
 from forerun.step.generic import GENERIC
@@ -392,4 +393,4 @@ def requests_of(
             yield ForecastRequest(settings, None, plan, device, price_per_hour, MeasuredTimes())
     else:
         names = ", ".join([*GENERIC, *recipe_names()])
-        raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.")
+        raise InvalidSettings(f"workload: one of {names}; found {settings.workload!r}.{BY_SCRIPT}")

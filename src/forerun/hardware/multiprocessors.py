@@ -5,7 +5,8 @@ Source: CUDA C++ Programming Guide 13, table "Technical Specifications per Compu
 
 from forerun.units import KIB
 
-WARP_THREADS, REGISTERS, THREADS = 32, 65_536, {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536}
+WARP_THREADS, REGISTERS = 32, 65_536
+THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 """Threads that run together, 32-bit registers, and most threads at once where they are not 2,048."""
 OTHER_THREADS = 2048
 _BLOCK_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227}

@@ -54,7 +54,7 @@ def test_what_cuda_reports_is_less_than_the_box_and_close_to_it():
 def test_peaks_are_multiprocessors_x_clock_x_a_rate_of_the_architecture():
     """Dense float16 of one multiprocessor in one cycle: a power of two of the capability, halved where boards are cut."""
     rates = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192,
-             (10, 3): 8192, (12, 0): 1024}  # fmt: skip
+             (10, 3): 8192, (12, 0): 1024, (12, 1): 1024}  # fmt: skip
 
     def agrees(row: Device) -> bool:
         rate = row.peak("float16") / ((row.sm_count or 1) * row.boost_clock_hertz)
@@ -108,7 +108,10 @@ def test_a_slice_is_a_part_of_its_card():
         )
 
     slices = [row for row in ROWS if row.segment == "slice"]
-    assert {row.slice_of for row in slices} == {"a100-40gb", "a100-80gb", "a30", "h100-80gb", "h200", "b200"}
+    assert {row.slice_of for row in slices} == {
+        "a100-40gb", "a100-80gb", "a30", "h100-80gb", "h100-nvl", "h200", "gh200-144gb",
+        "b200", "gb200", "rtx-pro-6000",
+    }  # fmt: skip
     assert failing(slices, is_part) == []
 
 
@@ -150,3 +153,15 @@ def test_every_string_of_a_driver_reaches_its_row_by_its_memory():
 )  # fmt: skip
 def test_derived_peaks_are_those_that_were_published(name: str, float16: float):
     assert device(name).peak("float16") / TERA == pytest.approx(float16, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "mebibytes", "processors"),
+    [("gh200-144gb", 145_920, 132), ("h100-nvl-1g.12gb", 10.75 * 1024 - 128, 16), ("h200-3g.71gb", 69.5 * 1024 - 128, 60),
+     ("b200-1g.45gb", 44.25 * 1024 - 128, 30), ("rtx-pro-6000-1g.24gb", 23.12 * 1024 - 128, 46)],
+)  # fmt: skip
+def test_what_drivers_print_is_what_the_row_has(name: str, mebibytes: float, processors: int):
+    """cuDeviceTotalMem and nvidia-smi mig -lgip, as the rows' sources name them."""
+    row = device(name)
+    assert row.memory_bytes / MIB == pytest.approx(mebibytes, abs=0.5)
+    assert row.sm_count == processors

@@ -33,6 +33,7 @@ from forerun.spelling import NameNote
         ("7900 xtx", "rx-7900-xtx", "24.0 GiB"),
         ("4060 ti 16 GB", "rtx-4060-ti-16gb", ""),
         ("a100 3g.20gb", "a100-40gb-3g.20gb", "19.5 GiB"),
+        ("dgx spark", "gb10", "121.6 GiB, 273 GB/s, 48 SMs"),
     ],
 )
 def test_a_name_that_means_one_card_is_taken_and_said(text: str, name: str, note: str):

@@ -10,7 +10,7 @@ from forerun.errors import InvalidSettings, NotSupported, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
 from forerun.models.hub_refusals import pinned
-from forerun.settings.media import MEDIA, WITHOUT_TOKENS
+from forerun.settings.media import BY_SCRIPT, MEDIA, WITHOUT_TOKENS
 from forerun.settings.schema import Settings
 
 WORKLOADS = (
@@ -172,6 +172,7 @@ def _mapping(workload: str) -> Any:
         "image-classification": auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
         "speech-seq2seq": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
         "speech-ctc": auto.MODEL_FOR_CTC_MAPPING,
+        "audio-classification": auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
         "image-text-contrastive": auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING,
         "encoder": auto.MODEL_MAPPING,
     }[workload]
@@ -209,10 +210,7 @@ def model_class(config: Any, workload: str) -> Any:
         raise InvalidSettings(f"workload: one of {', '.join(WORKLOADS)}; found {workload!r}.")
     if not _has_head(config, workload):
         offered = workloads_of(config)
-        by_script = "" if set(offered) - {"encoder"} else (
-            " Detection, segmentation and the like have no workload of their own: put the "
-            "training script under forerun exec."
-        )  # fmt: skip
+        by_script = "" if set(offered) - {"encoder"} else BY_SCRIPT
         raise InvalidSettings(
             f"workload: {type(config).__name__.removesuffix('Config')} has no head for {workload}. "
             f"It has: {', '.join(offered) or 'none'}.{by_script}"

@@ -17,7 +17,7 @@ from forerun.errors import InvalidSettings, UnknownModel, nearest
 from forerun.models.config_limits import require_buildable
 from forerun.models.guard import cause_of, guarded
 from forerun.models.hub_refusals import hub_remedy, pinned
-from forerun.models.image_libraries import image_config, library_of
+from forerun.models.image_libraries import image_config, libraries_hint, library_name, library_of
 from forerun.models.layer_lists import lists_of_depth
 from forerun.models.rows import DIFFUSERS, Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
@@ -49,8 +49,8 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         config = _of_row(row)
     elif is_folder(name) and (folder := _with_config(Path(name))) is not None:
         config = _from_folder(folder)
-    elif library_of(name):
-        config = image_config(name, image_size)
+    elif (image_model := library_name(name)) is not None:
+        name, config = image_model, image_config(image_model, image_size)
     else:
         config = _from_hub(name)
     field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}
@@ -215,7 +215,7 @@ def _from_hub(name: str) -> Any:
     if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
         raise UnknownModel(
             f"model.name: {in_short(name)} is neither in the catalogue nor a directory with a config.json nor a hub "
-            f"id. Nearest: {close}."
+            f"id. Nearest: {close}.{libraries_hint()}"
         )
     with guarded(
         UnknownModel,

@@ -1,15 +1,20 @@
-"""Image models of timm and torchvision by name: `timm/resnet50.a1_in1k`, `torchvision/resnet50`.
+"""Image models of timm and torchvision by name: `timm/resnet50.a1_in1k`, `torchvision/resnet50`, `efficientnet_b0`.
 
 timm's go through transformers' own wrapper (`TimmWrapperForImageClassification`), built from what timm says of them, so
 that neither a hub nor weights are needed; torchvision's through a wrapper of the same kind here. Both packages are the
-user's: a name without its package is refused with the line that installs it.
+user's: a name without its package is refused with the line that installs it. A bare name is looked for in those that
+are installed, torchvision first; hyphens and capitals are as people type them.
 """
 
+import warnings
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from forerun.errors import NotSupported, UnknownModel, nearest
 from forerun.models.guard import guarded
 from forerun.models.library_import import import_library
+from forerun.spelling import NameNote
 
 LIBRARIES = ("timm", "torchvision")
 IMAGENET_CLASSES = 1000
@@ -17,10 +22,64 @@ AUXILIARY = ("googlenet", "inception_v3")
 """Models of torchvision that return several results in training, which each script adds up in its own way."""
 
 
+WRITTEN = (("hf_hub:timm/", "timm/"), ("hf-hub:timm/", "timm/"), ("torchvision.models.", "torchvision/"))
+"""Beginnings as programs have them, and ours."""
+
+
 def library_of(name: str) -> str | None:
     """`timm` or `torchvision` where a name begins so; None for every other name."""
     library, slash, _ = name.partition("/")
     return library if slash and library in LIBRARIES else None
+
+
+def library_name(name: str) -> str | None:
+    """`timm/…` or `torchvision/…` for a name as people write it; None where neither package has such a model.
+
+    A bare name is taken with a note that says whose model it is.
+    """
+    for beginning, ours in WRITTEN:
+        if name.startswith(beginning):
+            return ours + name.removeprefix(beginning)
+    if library_of(name):
+        return name
+    if "/" in name or not name.strip():
+        return None
+    for library in reversed(LIBRARIES):
+        if find_spec(library) is not None and (ours := _own_name(library, name)) is not None:
+            warnings.warn(f"model.name: {name} is taken as {library}/{ours}.", NameNote, stacklevel=4)
+            return f"{library}/{ours}"
+    return None
+
+
+def libraries_hint() -> str:
+    """What to do where a bare name may be that of a package which is not there; empty where both are."""
+    missing = [library for library in LIBRARIES if find_spec(library) is None]
+    return (
+        f" Models of {' and '.join(missing)} are known where installed (pip install {' '.join(missing)})."
+        if missing
+        else ""
+    )
+
+
+@cache
+def _names(library: str) -> dict[str, str]:
+    """Bare letters and digits → the package's own name."""
+    package = import_library(library)
+    names = package.list_models() if library == "timm" else package.models.list_models(module=package.models)
+    return {_letters(name): name for name in names}
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _own_name(library: str, name: str) -> str | None:
+    """The package's own name of a model, with the tag of its weights where one is written; None where it has none."""
+    architecture, dot, tag = name.partition(".")
+    if dot and library != "timm":
+        return None
+    ours = _names(library).get(_letters(architecture))
+    return None if ours is None else f"{ours}{dot}{tag}"
 
 
 def image_config(name: str, image_size: int | None = None) -> Any:
@@ -32,6 +91,7 @@ def image_config(name: str, image_size: int | None = None) -> Any:
     """
     library, _, model = name.partition("/")
     package = import_library(library)
+    model = _own_name(library, model) or model
     return (_timm_config if library == "timm" else _torchvision_config)(package, model, image_size)
 
 

@@ -1,6 +1,7 @@
 """Shapes of what a model of images or sound reads: as its configuration has them, or as `media` states them."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,12 @@ SAMPLES_PER_SECOND = 16_000
 2006.11477, section 4.1)."""
 FRAMES_PER_SECOND = 100
 """Of spectrograms: a frame every 10 ms (Whisper: Radford et al. 2022, arXiv 2212.04356, section 2.2)."""
+ONE_LENGTH: dict[str, Callable[[Any], tuple[str, int, str]]] = {
+    # modeling_whisper.py, WhisperEncoder.forward; modeling_audio_spectrogram_transformer.py, ASTEmbeddings (5.24)
+    "whisper": lambda config: ("Whisper", 2 * config.max_source_positions, ""),
+    "audio-spectrogram-transformer": lambda config: ("AST", config.max_length, ", or set model.config.max_length"),
+}
+"""Types whose positions are for one length of sound: name, frames, and what changes it."""
 INTERPOLATES = "interpolate_pos_encoding"
 """Argument of models that can bring their positions to another image size."""
 
@@ -72,17 +79,17 @@ def audio_shape(settings: Settings, config: Any, model_input: str) -> tuple[int,
         NotSupported: the model's features are not known here.
     """
     seconds, width = settings.media.audio_seconds, getattr(config, "input_feat_per_channel", None)
-    if config.model_type == "whisper":  # modeling_whisper.py, WhisperEncoder.forward (5.23): one length alone
-        frames = 2 * config.max_source_positions
+    if config.model_type in ONE_LENGTH:
+        name, frames, remedy = ONE_LENGTH[config.model_type](config)
         if seconds is not None and round(seconds * FRAMES_PER_SECOND) != frames:
             raise InvalidSettings(
-                f"media.audio_seconds: Whisper pads all sound to {frames / FRAMES_PER_SECOND:g} s; found {seconds:g}. "
-                f"Leave it out."
+                f"media.audio_seconds: {name} pads all sound to {frames / FRAMES_PER_SECOND:g} s; found {seconds:g}. "
+                f"Leave it out{remedy}."
             )
-        return config.num_mel_bins, frames
+        return (frames, config.num_mel_bins) if name == "AST" else (config.num_mel_bins, frames)
     if model_input != "input_values" and width is None:
         raise NotSupported(
-            f"workload: {settings.workload} knows raw sound, and the features of Whisper and Speech2Text; found "
+            f"workload: {settings.workload} knows raw sound, and the features of Whisper, AST and Speech2Text; found "
             f"{config.model_type}, which reads {model_input}. Put the training script under forerun exec."
         )
     if seconds is None:

@@ -6,7 +6,8 @@ import pytest
 
 import forerun
 from forerun.errors import NotSupported, UnknownModel
-from forerun.models.image_libraries import LIBRARIES, image_config, library_of
+from forerun.models.image_libraries import LIBRARIES, image_config, libraries_hint, library_name, library_of
+from forerun.spelling import NameNote
 
 HAS_LIBRARIES = all(find_spec(library) for library in LIBRARIES)
 needs_libraries = pytest.mark.skipif(not HAS_LIBRARIES, reason="timm and torchvision are not installed")
@@ -80,3 +81,46 @@ def test_labels_are_a_setting(name):
 def test_names_that_are_no_model_say_so(name, error, message):
     with pytest.raises(error, match=message):
         image_config(name)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("hf_hub:timm/resnet50.a1_in1k", "timm/resnet50.a1_in1k"), ("torchvision.models.resnet18", "torchvision/resnet18"),
+     ("timm/anything", "timm/anything"), ("google/vit-base-patch16-224", None), ("", None)],
+)  # fmt: skip
+def test_names_as_programs_have_them(written, name):
+    assert library_name(written) == name
+
+
+def test_a_miss_says_which_package_may_know_the_name():
+    assert ("pip install timm" in libraries_hint()) == (find_spec("timm") is None)
+
+
+@pytest.mark.scripts
+@needs_libraries
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("swin_t", "torchvision/swin_t"), ("EfficientNet-B3", "torchvision/efficientnet_b3"), ("vgg16", "torchvision/vgg16"),
+     ("mobilenetv3_large_100.ra_in1k", "timm/mobilenetv3_large_100.ra_in1k"), ("resnet51", None),
+     ("convnextv2_tiny", "timm/convnextv2_tiny"), ("vit_b_16", "torchvision/vit_b_16")],
+)  # fmt: skip
+def test_a_bare_name_is_that_of_the_package_which_has_it_and_is_said(written, name):
+    if name is None:
+        assert library_name(written) is None
+        return
+    with pytest.warns(NameNote, match=f"taken as {name}"):
+        assert library_name(written) == name
+
+
+@pytest.mark.scripts
+@needs_libraries
+def test_hyphens_and_capitals_are_as_people_type_them():
+    assert image_config("torchvision/ResNet-50").architecture == "resnet50"
+    assert image_config("timm/resnet-50").architecture == "resnet50"
+
+
+@pytest.mark.scripts
+@needs_libraries
+def test_a_regnet_of_torchvision_is_forecast():
+    """39.4M in torchvision's table of RegNet_Y_8GF_Weights; its widths are worked out by tensors."""
+    assert forerun.forecast(settings("torchvision/regnet_y_8gf"), gpu="rtx-3090").parameters.total == 39_381_472

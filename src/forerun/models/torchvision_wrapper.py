@@ -1,9 +1,13 @@
 """A classification model of torchvision as transformers has models: a configuration, and a loss with the logits."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoConfig, AutoModelForImageClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput
 
@@ -22,6 +26,23 @@ class TorchvisionConfig(PretrainedConfig):
     num_channels: int = 3
 
 
+@contextlib.contextmanager
+def real_widths(models: Any) -> Iterator[None]:
+    """RegNet works out the widths of its blocks by tensors (regnet.py, torchvision 0.28): real ones meanwhile."""
+    blocks = models.regnet.BlockParams
+    original = blocks.__dict__["from_init_params"]
+
+    def from_init_params(cls: Any, *arguments: Any, **named: Any) -> Any:
+        with _disable_current_modes(), torch.device("cpu"):
+            return original.__func__(cls, *arguments, **named)
+
+    blocks.from_init_params = classmethod(from_init_params)
+    try:
+        yield
+    finally:
+        blocks.from_init_params = original
+
+
 class TorchvisionForImageClassification(PreTrainedModel):
     """The model of torchvision with the mean cross-entropy that its reference script trains with."""
 
@@ -33,9 +54,11 @@ class TorchvisionForImageClassification(PreTrainedModel):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         sized = {"image_size": config.image_size} if config.architecture.startswith(SIZED) else {}
-        self.torchvision_model = import_library("torchvision").models.get_model(
-            config.architecture, weights=None, num_classes=config.num_labels, **sized
-        )
+        models = import_library("torchvision").models
+        with real_widths(models):
+            self.torchvision_model = models.get_model(
+                config.architecture, weights=None, num_classes=config.num_labels, **sized
+            )
         self.post_init()
 
     def _init_weights(self, module: Any) -> None:

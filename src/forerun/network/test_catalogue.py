@@ -20,7 +20,9 @@ def test_every_gpu_has_links_of_exactly_one_row():
     assert sorted(listed + own + unknown) == sorted(row.name for row in devices())
     assert all(fabric_of(name) == fabric(device(name).links) for name in own)
     whole = [name for name in unknown if not device(name).is_amd and device(name).segment != "slice"]
-    assert whole == ["p100-16gb-sxm", "a800-80gb", "h800", "gh200-96gb"], "links that were not read"
+    assert whole == ["p100-16gb-sxm", "a800-80gb", "h800", "gh200-96gb", "gh200-144gb", "gb10"], (
+        "links that were not read"
+    )
 
 
 def test_usual_networks_name_gpus_of_the_catalogue_once():

@@ -11,12 +11,17 @@ MEDIA: Mapping[str, tuple[str, ...]] = {
     "image-classification": ("image_size",),
     "speech-seq2seq": ("audio_seconds",),
     "speech-ctc": ("audio_seconds",),
+    "audio-classification": ("audio_seconds",),
     "image-text-contrastive": ("image_size",),
     "text-to-image": ("image_size", "prompt_length"),
 }
 """Workloads that read images or sound → the words of `MediaSettings` that they take."""
-WITHOUT_TOKENS = ("image-classification", "text-to-image")
+WITHOUT_TOKENS = ("image-classification", "audio-classification", "text-to-image")
 """Workloads whose samples have no tokens, so that `batch.sequence_length` says nothing about them."""
+BY_SCRIPT = (
+    " Detection, segmentation and the like have no workload of their own: put the training script under forerun exec."
+)
+"""What helps who wants to train something that no workload is for."""
 DENOISING = ("text-to-image",)
 """Workloads whose model is a denoiser."""
 DENOISER_TARGETS = ("to_k", "to_q", "to_v", "to_out.0")

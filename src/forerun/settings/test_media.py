@@ -16,7 +16,7 @@ BASE = {"name": "m", "workload": "image-classification", "model": {"name": "m"},
         ({"workload": "text-to-image", "data": {"source": "x"}}, "text-to-image is forecast here by its sizes, not trained"),
         ({"workload": "text-to-image", "batch": {"padding": "longest"}}, "batch.padding: samples of text-to-image are of one"),
         ({"workload": "causal-lm", "media": {"image_size": 224}}, "media.image_size: is for image-classification, image"),
-        ({"media": {"audio_seconds": 3}}, "media.audio_seconds: is for speech-seq2seq, speech-ctc; found workload='image"),
+        ({"media": {"audio_seconds": 3}}, "media.audio_seconds: is for speech-seq2seq, speech-ctc, audio-classification; found workload='image"),
         ({"data": {"source": "x.csv"}}, "image-classification is forecast here by its sizes, not trained"),
         ({"batch": {"padding": "packed"}}, "batch.padding: samples of image-classification are of one size"),
         ({"cross_entropy": "chunked"}, "cross_entropy: image-classification has the loss of"),
@@ -42,3 +42,12 @@ def test_lora_of_a_denoiser_is_that_of_its_attention_where_nothing_else_is_named
     )
     assert settings_from({**BASE, "adapter": {"kind": "lora"}}).adapter.targets == "all-linear"
     assert settings_from(own.model_dump()).hash == own.hash
+
+
+@pytest.mark.parametrize("workload", ["object-detection", "semantic-segmentation"])
+def test_what_has_no_workload_says_what_helps(workload):
+    import forerun
+
+    content = {**BASE, "workload": workload, "model": {"name": "mit-b0"}}
+    with pytest.raises(InvalidSettings, match=f"found '{workload}'. Detection, segmentation .* under forerun exec"):
+        forerun.forecast(content, "t4")

@@ -23,6 +23,7 @@ from forerun.step.documents import FIRSTS
 from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
 from forerun.step.label_losses import LabelLoss
 from forerun.step.media import MEDIA_WORKLOADS
+from forerun.step.page_inputs import page_inputs
 from forerun.step.pairs import Embeddings, Pairs
 from forerun.step.parallel import unwrapped
 from forerun.step.preference_loss import preference_loss
@@ -91,6 +92,7 @@ class SequenceClassification(HeadWorkload):
         """Token ids and padding mask (B, T), labels (B,) or one number for each label (B, C)."""
         ids = no_tokens(size, length)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": self._labels(size)}
+        batch |= page_inputs(settings, size, length)
         return {**batch, "token_type_ids": torch.zeros_like(ids)} if self.is_paired else batch
 
     def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -128,7 +130,8 @@ class TokenClassification(HeadWorkload):
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Token ids, padding mask and labels, each (B, T)."""
         ids = no_tokens(size, length)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": no_tokens(size, length)}
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": no_tokens(size, length)}
+        return {**batch, **page_inputs(settings, size, length)}
 
 
 class Seq2SeqLM(HeadWorkload):

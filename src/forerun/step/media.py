@@ -88,10 +88,7 @@ class SpeechCTC(OwnLoss):
 
     def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
         """The model, with all its layers and frames in each step."""
-        model = super().build_model(settings, pretrained=pretrained)
-        config: Any = model.config
-        config.layerdrop, config.apply_spec_augment = 0.0, False
-        return model
+        return with_all_layers(super().build_model(settings, pretrained=pretrained))
 
     def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
         """Sound (B, …) under the model's name for it, and labels (B, T)."""
@@ -115,6 +112,21 @@ class SpeechCTC(OwnLoss):
         return LossSum(loss)
 
 
+class AudioClassification(OwnLoss):
+    """One label per sample of sound; as in `SpeechCTC`, all layers are computed and no frames are masked."""
+
+    name = "audio-classification"
+    inputs = ("labels",)
+
+    def build_model(self, settings: Settings, *, pretrained: bool) -> nn.Module:
+        """The model, with all its layers and frames in each step."""
+        return with_all_layers(super().build_model(settings, pretrained=pretrained))
+
+    def padded_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """Sound (B, …) under the model's name for it, and labels (B,)."""
+        return _sound(settings, self.name, size) | {"labels": torch.zeros(size, dtype=torch.long)}
+
+
 class ImageTextContrastive(OwnLoss):
     """Images and texts that belong together (CLIP, SigLIP); texts have `sequence_length` tokens."""
 
@@ -129,6 +141,13 @@ class ImageTextContrastive(OwnLoss):
     def arguments(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
         """The batch, and that the loss is wanted."""
         return {**batch, "return_loss": True, **_interpolation(model, batch["pixel_values"])}
+
+
+def with_all_layers(model: nn.Module) -> nn.Module:
+    """The model of sound without what chance leaves out: whole layers, and frames that SpecAugment masks."""
+    config: Any = model.config
+    config.layerdrop, config.apply_spec_augment = 0.0, False
+    return model
 
 
 def in_dtype_of(model: nn.Module, batch: Batch) -> Batch:
@@ -152,4 +171,6 @@ def _sound(settings: Settings, workload: str, number: int) -> Batch:
     return {name: torch.zeros(number, *audio_shape(settings, config, name))}
 
 
-MEDIA_WORKLOADS = (ImageClassification(), SpeechSeq2Seq(), SpeechCTC(), ImageTextContrastive())
+MEDIA_WORKLOADS = (
+    ImageClassification(), SpeechSeq2Seq(), SpeechCTC(), AudioClassification(), ImageTextContrastive(),
+)  # fmt: skip

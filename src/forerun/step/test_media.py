@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    ASTConfig,
     BertConfig,
     CLIPConfig,
     ResNetConfig,
@@ -34,6 +35,7 @@ WHISPER = WhisperConfig(
     vocab_size=256, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
     encoder_ffn_dim=128, decoder_ffn_dim=128, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
 )  # fmt: skip
+AST = ASTConfig(**TOWER, max_length=64, num_mel_bins=32)
 VIT = ViTConfig(**TOWER, image_size=64)
 SOUND = Wav2Vec2Config(
     **TOWER, vocab_size=32, conv_dim=(32,) * 7, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
@@ -78,6 +80,9 @@ def test_memory_by_settings_is_that_of_the_unmodified_script(settings, script, c
     [
         (VIT, "image-classification", {}),
         (SOUND, "speech-ctc", {"media": {"audio_seconds": 0.5}}),
+        (SOUND, "audio-classification", {"media": {"audio_seconds": 0.5}}),
+        (AST, "audio-classification", {}),
+        (WHISPER, "audio-classification", {}),
         (CLIP, "image-text-contrastive", {}),
         (SiglipConfig(text_config=TEXT, vision_config={**TOWER, "image_size": 64}), "image-text-contrastive", {}),
     ],
@@ -94,6 +99,8 @@ def test_a_step_is_forecast_and_its_loss_is_the_models(settings, config, workloa
     if workload == "speech-ctc":
         batch["input_values"] = torch.randn(batch["input_values"].shape)
         batch["labels"] += 1  # 0 is no label there
+    elif workload == "audio-classification":
+        batch |= {name: torch.randn(value.shape) for name, value in batch.items() if value.is_floating_point()}
     else:
         batch["pixel_values"] = torch.randn(batch["pixel_values"].shape)
     own = model(**batch, **({"return_loss": True} if workload == "image-text-contrastive" else {})).loss
@@ -129,6 +136,8 @@ def test_an_image_size_of_ones_own_interpolates_positions_or_is_taken_as_it_is(s
         (ResNetConfig(), "image-classification", {}, InvalidSettings, "media.image_size: the configuration of"),
         (SOUND, "speech-ctc", {}, InvalidSettings, "media.audio_seconds: the configuration of"),
         (WHISPER, "speech-seq2seq", {"media": {"audio_seconds": 10}}, InvalidSettings, "pads all sound to 30 s; found 10"),
+        (AST, "audio-classification", {"media": {"audio_seconds": 10}}, InvalidSettings, "AST pads all sound to 0.64 s"),
+        (SOUND, "audio-classification", {}, InvalidSettings, "media.audio_seconds: the configuration of"),
         (CLIP, "image-text-contrastive", {"sequence_length": 64}, InvalidSettings, "positions for 32 tokens; found 64"),
     ],
 )  # fmt: skip
