@@ -140,12 +140,12 @@ def test_megatrons_distributed_optimizer_is_stage_one_around_compiled_blocks():
     assert settings_from(settings_question(run_with(**columns, sharding="Megatron-FSDP")).content).parallel.zero == 0
 
 
-def test_experts_beside_split_layers_are_asked_as_eager_blocks():
-    mixture = {"model": "Qwen3-30B-A3B", "ep": "4", "tp": "2", "compile": "True"}
+def test_experts_beside_split_layers_are_asked_as_compiled_blocks():
+    mixture = {"model": "Qwen3-30B-A3B", "ep": "4", "tp": "2", "compile": "True", "activation_checkpointing": "none"}
     question = settings_question(run_with(**mixture))
     assert {"tensor": 2, "expert": 4}.items() <= question.content["parallel"].items()
-    assert question.content["compile"] == "none"
-    assert "compiled blocks as eager ones" in question.differs
+    assert question.content["compile"] == "default"
+    assert "compiled blocks as eager ones" not in question.differs
 
 
 def test_settings_say_the_layout():

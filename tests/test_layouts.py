@@ -167,10 +167,18 @@ def test_rows_for_experts_of_another_machine_go_there_once(tmp_path, mixture):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
-def test_compiled_blocks_with_dealt_experts_are_the_plain_ones(tmp_path, mixture):
-    model, (expected, one) = mixture
-    words = {"model": model, "padding": "fixed", "compile": "default", "gpus_per_node": 2}
-    report, weights = run(tmp_path, 4, parallel={"shard": 4, "expert": 4}, **words)
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (4, {"parallel": {"shard": 4, "expert": 4}, "gpus_per_node": 2}),
+        (2, {"parallel": {"tensor": 2, "expert": 2, "sequence_parallel": True}}), (2, {"parallel": {"tensor": 2}}),
+    ],
+)  # fmt: skip
+def test_compiled_blocks_with_experts_are_the_plain_ones(tmp_path, mixture, world, words):
+    """Ten blocks, more than Dynamo compiles anew."""
+    same = {"model": mixture[0], "padding": "fixed", "config": {"num_hidden_layers": 10}}
+    expected, one = run(tmp_path / "alone", 1, **same)
+    report, weights = run(tmp_path / "ranks", world, compile="default", **words, **same)
     assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
     assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)
     assert_same(weights, one)

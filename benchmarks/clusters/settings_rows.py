@@ -139,8 +139,7 @@ def _steps(run: ClusterRun) -> int:
 
 
 def _is_compiled(run: ClusterRun) -> bool:
-    is_refused = run.whole("tp") > 1 and run.whole("ep") > 1
-    return not is_refused and _can_compile(run) and (run["compile"] == "True" or is_megatron(run))
+    return _can_compile(run) and (run["compile"] == "True" or is_megatron(run))
 
 
 def _can_compile(run: ClusterRun) -> bool:

@@ -14,7 +14,9 @@ the sequence before its router.
 Routers are whole on every rank, which has a part of their gradient each way: they are added up. Shared experts are
 split where the plan of the architecture says so. All of it works on plain tensors, this rank's part of each weight.
 
-Not covered: experts that are dealt and split, biases of experts, float8 in shared experts, compiling.
+Compiled, each part with weights is a break in the graph of its block, and is compiled by itself.
+
+Not covered: experts that are dealt and split, biases of experts, float8 in shared experts.
 """
 
 import fnmatch
@@ -49,11 +51,6 @@ def split_mixtures(model: nn.Module, settings: Settings, mesh: Any) -> set[nn.Mo
     """
     plan: dict[str, str] = dict(getattr(model, "tp_plan", None) or {})
     experts = experts_of(model)
-    if experts and settings.compile != "none":
-        raise NotSupported(
-            f"compile: PyTorch compiles every block with experts beside split layers anew, and gives up after eight; "
-            f"found compile={settings.compile!r} with parallel.tensor={settings.parallel.tensor}. Set it to none."
-        )
     for name, module in model.named_modules():
         if _style(plan, name) == EXPERTS and module not in experts.values() and any(True for _ in module.parameters()):
             raise _refusal(model, f"experts of the kind {type(module).__name__}, which are not known")
@@ -184,7 +181,8 @@ def _require_divisible(name: str, size: int, ranks: int) -> None:
 
 def _replace(module: Any, forward: Callable[..., Any], *arguments: Any) -> None:
     """Put `forward` around what `module` computes: it is given `arguments`, that, and the inputs."""
-    module.forward = functools.partial(forward, *arguments, module.forward)
+    # Dynamo guards on what a partial binds: it would compile each block anew, and gives up after eight
+    module.forward = torch.compiler.disable(functools.partial(forward, *arguments, module.forward), recursive=False)
 
 
 def _with_local_weights(module: nn.Module, compute: Callable[..., Any], *inputs: Any, **keywords: Any) -> Any:

@@ -11,7 +11,7 @@ from forerun.forecasting.collectives import count_collectives
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.trace import Category
+from forerun.trace import OP, Category
 from forerun.virtual.trace_step import trace_step
 
 EXPERTS, WIDTH, INNER, TOKENS, CHOSEN, BLOCKS = 8, 64, 96, 256, 2, 2
@@ -117,10 +117,16 @@ def test_what_cannot_be_split_is_refused_by_name(tmp_path, config, parallel, mes
         traced(tmp_path, **parallel)
 
 
-def test_compiled_mixtures_are_refused(mixtral):
-    asked = settings(mixtral, parallel={"tensor": 2}, compile="default", compile_unit="blocks")
-    with pytest.raises(NotSupported, match="compiles every block with experts"):
-        trace_step(asked, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, TOKENS // 2))
+@pytest.mark.medium
+@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"shard": 2, "tensor": 2, "expert": 4, "sequence_parallel": True}])
+def test_more_compiled_blocks_than_dynamo_compiles_anew(tmp_path, parallel):
+    """Each mixture is a break in the graph of its block: nine blocks are one too many where each is compiled anew."""
+    MixtralConfig(**SIZES | {"num_hidden_layers": 9}, num_local_experts=EXPERTS).save_pretrained(tmp_path)
+    asked = settings(tmp_path, parallel=parallel, compile="default", compile_unit="blocks")
+    trace = trace_step(asked, generic_workload("causal-lm"), device("h100-80gb"), BatchShape(2, TOKENS // 2))
+    played = [trace.calls[trace.ops[index].call].name for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    assert sum(name.startswith("fused.") for name in played) > 9
+    assert sum(name.startswith("aten._grouped_mm") for name in played) == 9 * 6
 
 
 def test_channels_of_experts_that_do_not_divide_are_refused(tmp_path):
