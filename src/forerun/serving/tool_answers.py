@@ -22,7 +22,7 @@ def split_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
     """The text without its calls, and the calls."""
     calls: list[dict[str, Any]] = []
 
-    def taken(match: re.Match[str]) -> str:
+    def read_call(match: re.Match[str]) -> str:
         read = template_calls([structure_of(match[1])])
         if read is None:
             return match[0]
@@ -32,7 +32,7 @@ def split_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append({"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": call})
         return ""
 
-    left = CALL.sub(taken, text)
+    left = CALL.sub(read_call, text)
     return left, calls
 
 
