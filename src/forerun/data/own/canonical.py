@@ -298,8 +298,8 @@ class _Reader:
         if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
             content = "".join(p["text"] for p in content)
         if role == "assistant" and (calls := calls_of(message)):
-            written = content if isinstance(content, str) and not is_caller(message) else ""
-            return self._turn_of_calls(part, written, calls)
+            text = content if isinstance(content, str) and not is_caller(message) else ""
+            return self._turn_of_calls(part, text, calls)
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
             raise self._fault(part, f"a text in each message of {role} (pictures are not read)", message)
         keys = ("tool_call_id", "name") if role == "tool" else ()
