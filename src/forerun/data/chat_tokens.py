@@ -15,6 +15,7 @@ from typing import Any
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.spelled_tokens import SpelledTokens
 from forerun.data.template_limits import limited_memory, limited_time
+from forerun.data.template_tools import CallForm, call_form, in_form, reads_tools
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 
@@ -33,8 +34,10 @@ PIECES = r"\r?\n[ \t]*|[0-9]{1,2}| ?[A-Za-z]+| ?_+| ?[^\sA-Za-z0-9_]+|[ \t]+(?! 
 """The regular expression of `code_tokens`, with at most two digits together and no blank before them."""
 PROBE = "PROBE"
 LONGEST_FAULT = 300
-Message = Mapping[str, str]
-"""`role` and `content`."""
+Message = Mapping[str, Any]
+"""`role` and `content`; of calls of tools also `tool_calls`, whose arguments are a mapping, and `tool_call_id`."""
+Tools = Sequence[Mapping[str, Any]]
+"""JSON schemas of the tools that may be called."""
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
 
@@ -91,6 +94,16 @@ class ChatTokens:
         """What keeps the tokenizer's special tokens text where messages say them."""
         return SpelledTokens(self.tokenizer)
 
+    @cached_property
+    def reads_tools(self) -> bool:
+        """Whether the chat template writes what tools there are."""
+        return reads_tools(self._tried)
+
+    @cached_property
+    def call_form(self) -> CallForm | None:
+        """How the chat template wants calls of tools; None where it leaves them out."""
+        return call_form(self._tried)
+
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
         return self._plain(self._checked([_user(request)], add_generation_prompt=True))
@@ -117,7 +130,7 @@ class ChatTokens:
         texts = self.conversation_texts(messages, first)
         return self.conversation_sample([self._plain(text) for text in texts])
 
-    def conversation_texts(self, messages: Sequence[Message], first: int = 0) -> list[str]:
+    def conversation_texts(self, messages: Sequence[Message], first: int = 0, tools: Tools = ()) -> list[str]:
         """What stands before each answer from message `first` on, and the answer, in turn; for `spelled.around`.
 
         Raises:
@@ -128,8 +141,8 @@ class ChatTokens:
         for number, message in enumerate(messages):
             if message["role"] != "assistant" or number < first:
                 continue
-            before = self._checked(messages[:number], add_generation_prompt=True)
-            after = self._checked(messages[: number + 1])
+            before = self._checked(messages[:number], tools, add_generation_prompt=True)
+            after = self._checked(messages[: number + 1], tools)
             if not before.startswith(text) or not after.startswith(before):
                 raise BadData(
                     f"chat: a template only adds to what it has written when a message comes; found that of this "
@@ -151,22 +164,40 @@ class ChatTokens:
         end = max((index + 1 for index, label in enumerate(labels) if label != IGNORED), default=0)
         return TokenSample(ids[:end], labels[:end])
 
-    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+    def chat_prompt(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
         """Ids of a chat up to where the next answer begins.
 
         Raises:
-            BadData: the template cannot render it.
+            BadData: the template cannot render it, or leaves calls of tools out.
         """
-        return self._plain(self._checked(messages, add_generation_prompt=True))
+        return self._plain(self._checked(messages, tools, add_generation_prompt=True))
 
     def _plain(self, text: str) -> list[int]:
         # the template writes its own start token: without add_special_tokens=False there would be two
         return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
-    def _checked(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+    def _tried(self, messages: Sequence[Message], tools: Tools) -> str | None:
+        """What the template makes of messages of our own; None where it refuses them."""
+        try:
+            with limited_memory():
+                return _rendered(self.tokenizer, messages, tools)
+        except template_faults():
+            return None
+
+    def _checked(self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False) -> str:
+        if any("tool_calls" in message for message in messages):
+            if self.call_form is None:
+                raise BadData(
+                    "chat: a call of a tool needs a chat template that writes tool_calls; found one that leaves them "
+                    "out. Allow the repair tool-calls, which writes calls into answers as text, or give a tokenizer "
+                    "with another chat_template."
+                )
+            messages = in_form(messages, self.call_form)
         safe = self.spelled.in_messages(messages)
         try:
-            return _rendered(self.tokenizer, safe, add_generation_prompt=add_generation_prompt)
+            return _rendered(
+                self.tokenizer, safe, self.spelled.in_structure(tools), add_generation_prompt=add_generation_prompt
+            )
         except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(
@@ -215,9 +246,13 @@ def _assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+def _rendered(
+    tokenizer: Any, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
+) -> str:
     with limited_time():
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        return tokenizer.apply_chat_template(
+            messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
 
 
 def small_tokenizer(texts: Sequence[str], vocabulary_size: int) -> Any:

@@ -39,9 +39,17 @@ class SpelledTokens:
         """`text` with a letter in the place of each special token."""
         return self._tokens.sub(lambda match: self._letters[match[0]], text)
 
-    def in_messages(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-        """Messages for the chat template, each text of which is `hidden`."""
-        return [{**message, "content": self.hidden(message["content"])} for message in messages]
+    def in_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages for the chat template, each text of which is `hidden`, those of calls of tools too."""
+        return [{**self.in_structure(message), "role": message["role"]} for message in messages]
+
+    def in_structure(self, value: Any) -> Any:
+        """A structure as JSON has them, each text of which is `hidden`."""
+        if isinstance(value, Mapping):
+            return {self.hidden(key): self.in_structure(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.in_structure(inner) for inner in value]
+        return self.hidden(value) if isinstance(value, str) else value
 
     def are_in(self, text: str) -> bool:
         """Whether a message says a special token."""

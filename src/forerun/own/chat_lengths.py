@@ -1,4 +1,4 @@
-"""How many tokens do chats have for a model? Contents, and what its chat template writes around them.
+"""How many tokens do chats have for a model, and does its chat template write tools and calls of them?
 
 Counted as training makes samples of them, before they are cut. Where the tokenizer is not here, or its template refuses
 a chat: characters / 4, with `TURN_TOKENS` for each message and `SYSTEM_TOKENS` where a template adds a system message.
@@ -6,9 +6,12 @@ a chat: characters / 4, with `TURN_TOKENS` for each message and `SYSTEM_TOKENS` 
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from forerun.data.own.inspection import CHARACTERS_A_TOKEN
-from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, texts_of
+from forerun.data.own.inspection_record import ChatCount
+from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
+from forerun.data.own.tool_calls import call_texts
 from forerun.errors import ForerunError
 from forerun.own.language import ChatEncoder
 from forerun.own.tokens import tokenizer_of
@@ -22,28 +25,53 @@ SYSTEM_TOKENS = 32
 """A system message that a template adds: some 25 of Qwen2.5 and SmolLM2, 33 of Llama 3.2 (dates of its knowledge)."""
 
 
-def chat_lengths(settings: Settings, rows: Sequence[CanonicalRow]) -> tuple[list[int], bool]:
-    """Tokens of each chat, of a preference those of its longer side, and whether they are counted.
+def chat_lengths(settings: Settings, rows: Sequence[CanonicalRow]) -> ChatCount:
+    """Tokens of each chat, and what becomes of tools in the template."""
+    sides = [side for row in rows for side in _sides(row)]
+    step = 2 if any(isinstance(row, PreferenceRow) for row in rows) else 1
+    tools = sum(bool(chat.tools) for chat in sides[::step])
+    calls = sum(any(map(_has_calls, sides[place : place + step])) for place in range(0, len(sides), step))
+    if settings.workload not in WORKLOADS:  # rows are texts
+        return ChatCount(tools=tools, calls=calls, are_tools_read=False, are_calls_read=False)
+    if not sides:
+        return ChatCount()
+    count = _count(settings, sides)
+    if step == 2:
+        pairs = zip(count.lengths[::2], count.lengths[1::2], strict=True)
+        count = count.model_copy(update={"lengths": [max(pair) for pair in pairs]})
+    return count.model_copy(update={"tools": tools, "calls": calls})
 
-    None of rows that are no chats.
-    """
-    chats = [side for row in rows for side in _sides(row)] if settings.workload in WORKLOADS else []
-    if not chats:
-        return [], False
-    lengths, are_counted = _lengths(settings, chats)
-    if settings.workload == "preference":
-        lengths = [max(pair) for pair in zip(lengths[::2], lengths[1::2], strict=True)]
-    return lengths, are_counted
 
-
-def _lengths(settings: Settings, chats: Sequence[ChatRow]) -> tuple[list[int], bool]:
+def _count(settings: Settings, chats: Sequence[ChatRow]) -> ChatCount:
     is_chat = not all(chat.is_plain for chat in chats)
+    estimates = [_estimate(chat, is_chat=is_chat) for chat in chats]
     try:
-        tokenizer, _ = tokenizer_of(settings, (text for chat in chats for text in texts_of(chat)))
+        texts = (text for chat in chats for text in (*texts_of(chat), *tools_of(chat)))
+        tokenizer, _ = tokenizer_of(settings, texts)
         encoder = ChatEncoder(tokenizer, settings, is_chat=is_chat)
-        return [len(sample.ids) for sample in encoder.whole_samples((chat, 0) for chat in chats)], True
     except ForerunError:  # the forecast names what is wrong
-        return [_estimate(chat, is_chat=is_chat) for chat in chats], False
+        return ChatCount(lengths=estimates)
+    are_calls_read = encoder.chat.call_form is not None
+    count = ChatCount(lengths=estimates, are_tools_read=encoder.chat.reads_tools, are_calls_read=are_calls_read)
+    whole = chats if are_calls_read else [_with_texts(chat) for chat in chats]
+    try:
+        lengths = [len(sample.ids) for sample in encoder.whole_samples((chat, 0) for chat in whole)]
+    except ForerunError:
+        return count
+    return count.model_copy(update={"lengths": lengths, "are_counted": True})
+
+
+def _has_calls(chat: ChatRow) -> bool:
+    return any(turn.calls for turn in chat.messages)
+
+
+def _with_texts(chat: ChatRow) -> ChatRow:
+    """The chat with its calls as text, as the repair `tool-calls` writes them."""
+    turns = [
+        Turn(turn.role, "\n".join(filter(None, [turn.content, *call_texts(turn.calls)]))) if turn.calls else turn
+        for turn in chat.messages
+    ]
+    return replace(chat, messages=tuple(turns))
 
 
 def _sides(row: CanonicalRow) -> Iterator[ChatRow]:
@@ -51,11 +79,11 @@ def _sides(row: CanonicalRow) -> Iterator[ChatRow]:
         yield row
     elif isinstance(row, PreferenceRow):
         for answer in (row.better, row.worse):
-            yield ChatRow((*row.prompt, *answer), row.is_plain)
+            yield ChatRow((*row.prompt, *answer), row.is_plain, row.tools)
 
 
 def _estimate(chat: ChatRow, *, is_chat: bool) -> int:
-    tokens = math.ceil(sum(len(text) for text in texts_of(chat)) / CHARACTERS_A_TOKEN)
+    tokens = math.ceil(sum(map(len, (*texts_of(chat), *tools_of(chat)))) / CHARACTERS_A_TOKEN)
     if not is_chat:
         return tokens
     has_system = chat.messages[0].role == "system"

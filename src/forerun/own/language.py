@@ -9,6 +9,7 @@ Chats go through the tokenizer's chat template, and the loss is that of all answ
 is too long is cut; a row of which no answer is left is left out, and counted.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.data.chat_tokens import ChatTokens, Message
-from forerun.data.own.row_kinds import ChatRow, TextRow, Turn, texts_of
+from forerun.data.chat_tokens import ChatTokens
+from forerun.data.own.row_kinds import ChatRow, PreferenceRow, TextRow, texts_of, tools_of
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
@@ -42,6 +43,8 @@ SEPARATORS = ("<|endoftext|>",)
 Ids = NDArray[np.int32]
 CHECKED_ROWS = 16
 """First rows whose special tokens are looked at."""
+TOOL_ROWS = 2000
+"""First rows that are looked at for descriptions of tools."""
 GENERATED_ROWS = 32
 """Test chats that are answered where `evaluation.new_tokens` is set."""
 
@@ -70,7 +73,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     """
     split = parts.split(settings.evaluation)
     is_text = parts.format == "text"
-    texts = chain.from_iterable(texts_of(row) for row in parts.learning_rows)
+    texts = chain.from_iterable((*texts_of(row), *tools_of(row)) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
     ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
@@ -116,7 +119,7 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         judge=judge,
         baselines=baselines,
         scores=TOKEN_SCORES,
-        assumptions=assumptions,
+        assumptions=(*assumptions, *(encoder.unread_tools(parts.train) if isinstance(encoder, ChatEncoder) else ())),
         trivial=TrivialLoss(count_entropy(train.counts), "always answering with the shares of the tokens"),
         generated=Generated(((len(questions), None),)) if questions else Generated(),
         before=untrained.score,
@@ -198,6 +201,17 @@ class ChatEncoder:
         self.tokenizer, self.settings = tokenizer, settings
         self.end_ids, self.start_id = self.chat.end_ids, tokenizer.bos_token_id
 
+    def unread_tools(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
+        """What a run must say where rows describe tools that the chat template does not write; told by the first."""
+        count = sum(bool(row.tools) for row in rows[:TOOL_ROWS])
+        if not count or self.chat.reads_tools:
+            return ()
+        return (
+            f"Tools are described in {count:,} of the first {min(len(rows), TOOL_ROWS):,} training rows, and the chat "
+            f"template of {self.settings.model.name} does not write them: the model does not learn which tools it has. "
+            f"A tokenizer with another chat_template, or a system message, can say them.",
+        )
+
     def samples(self, rows: Iterable[ChatRow], losses: dict[str, Any]) -> Iterator[TokenSample]:
         """Samples of a part, in its order; without those that have no answer within the sequence length.
 
@@ -208,7 +222,8 @@ class ChatEncoder:
 
         def counted() -> Iterator[tuple[ChatRow, int]]:
             for row in rows:
-                losses["spelled"] += self.is_chat and any(self.chat.spelled.are_in(text) for text in texts_of(row))
+                texts = (*texts_of(row), *tools_of(row)) if self.is_chat else ()
+                losses["spelled"] += any(map(self.chat.spelled.are_in, texts))
                 yield row, 0
 
         for number, sample in enumerate(self.whole_samples(counted())):
@@ -237,7 +252,7 @@ class ChatEncoder:
     def _texts(self, row: ChatRow, first: int) -> list[str]:
         """Prompt and answer, in turn."""
         if self.is_chat:
-            return self.chat.conversation_texts([_message(turn) for turn in row.messages], first)
+            return self.chat.conversation_texts([turn.message for turn in row.messages], first, _schemas(row))
         return ["".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content]
 
     def _sample(self, ids: Sequence[Sequence[int]]) -> TokenSample:
@@ -251,16 +266,16 @@ class ChatEncoder:
         """Ids up to where the last answer begins."""
         if not self.is_chat:
             return self.chat.continuation_prompt("".join(turn.content for turn in row.messages[:-1]))
-        return self.chat.chat_prompt([_message(turn) for turn in row.messages[:-1]])
+        return self.chat.chat_prompt([turn.message for turn in row.messages[:-1]], _schemas(row))
 
     def answer(self, step: TrainingStep, rows: Sequence[ChatRow]) -> Answers:
         """The model's answers to the last messages of chats, beside theirs."""
         usable = [row for row in rows if len(row.messages) > 1 and row.messages[-1].role == "assistant"]
         room = self.settings.batch.sequence_length
         prompts = [self.prompt(row)[-room:] for row in usable]
-        questions = [row.messages[-2].content for row in usable]
+        questions = [row.messages[-2].text for row in usable]
         return generate_answers(
-            step, self.tokenizer, prompts, questions, [row.messages[-1].content for row in usable],
+            step, self.tokenizer, prompts, questions, [row.messages[-1].text for row in usable],
             end_ids=self.end_ids, pad_id=self.tokenizer.pad_token_id, new_tokens=self.settings.evaluation.new_tokens,
         )  # fmt: skip
 
@@ -299,8 +314,8 @@ def cut_sample(sample: TokenSample, length: int) -> TokenSample:
     return TokenSample(ids, labels)  # type: ignore[arg-type]
 
 
-def _message(turn: Turn) -> Message:
-    return {"role": turn.role, "content": turn.content}
+def _schemas(row: ChatRow) -> list[Mapping[str, Any]]:
+    return json.loads(row.tools) if row.tools else []
 
 
 def without_doubles(documents: Iterable[Ids], token: int) -> Iterator[Ids]:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from forerun.data.own.row_kinds import ChatRow, texts_of
+from forerun.data.own.row_kinds import ChatRow, texts_of, tools_of
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.sided_tokens import SidedData
 from forerun.data.stored_samples import StoredSamples
@@ -93,7 +93,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
         BadData: no pair has both answers within the sequence length.
     """
     split = parts.split(settings.evaluation)
-    texts = (text for row in parts.learning_rows for text in texts_of(row))
+    texts = (text for row in parts.learning_rows for text in (*texts_of(row), *tools_of(row)))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
     ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
@@ -111,6 +111,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     for own in data.values():  # a forecast needs no values, and training gets them in `before`
         zeros = np.zeros(len(own.lengths), np.float32)
         own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
+    assumptions = (*assumptions, *encoder.unread_tools(parts.train))
     assumptions = (*assumptions, "The reference's pass over all pairs, once before training, is not in this forecast.")
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
@@ -150,7 +151,7 @@ def preference_samples(
     def chats() -> Iterator[tuple[ChatRow, int]]:
         for row in rows:
             for answer in (row.better, row.worse):
-                yield ChatRow((*row.prompt, *answer), row.is_plain), len(row.prompt)
+                yield ChatRow((*row.prompt, *answer), row.is_plain, row.tools), len(row.prompt)
 
     def samples(losses: dict[str, Any]) -> Iterator[TokenSample]:
         losses["places"] = []
@@ -243,4 +244,4 @@ def answer_sizes(data: SidedData) -> np.ndarray:
 
 
 def _text(answer: Sequence[Any]) -> str:
-    return " ".join(turn.content for turn in answer)
+    return " ".join(turn.text for turn in answer)

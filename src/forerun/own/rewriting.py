@@ -119,6 +119,11 @@ def source_and_target(row: TranslationRow | ChatRow) -> tuple[str, str]:
             f"data.format: seq2seq-lm learns one answer a row; found a chat with the roles {', '.join(roles)}. Set "
             f"workload to causal-lm, which learns all answers."
         )
+    if any(turn.calls for turn in row.messages):
+        raise BadData(
+            "chat: seq2seq-lm learns texts; found a call of a tool. Allow data.repair: [tool-calls], which writes calls"
+            " into answers, or set workload to causal-lm."
+        )
     return "\n\n".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from forerun.own.experiment import open_task
 from forerun.own.look import look_at
 from forerun.settings.load import settings_from
 
@@ -58,3 +59,55 @@ def test_the_label_of_a_row_is_named(tmp_path, value, shown):
     labels = {row.label for row in look.rows if "yes" in "".join(token.text for token in row.sides[0].tokens)}
     assert labels == {shown}
     assert look.loss_share == 0
+
+
+CALL = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+TOOLS = json.dumps([{"type": "function", "function": {"name": "weather", "description": "How warm it is."}}])
+
+
+def chats_with_tools():
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"Is it {n} degrees?"},
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "content": f"It is {n + 1}."},
+                {"role": "assistant", "content": f"no, {n + 1}"},
+            ],
+            "tools": TOOLS,
+        }
+        for n in range(40)
+    ]
+
+
+def test_the_model_sees_the_tools_and_learns_to_call_them(tmp_path):
+    own = settings(tmp_path, chats_with_tools(), "causal-lm", "tiny-llama")
+    look = look_at(own.model_copy(update={"batch": own.batch.model_copy(update={"sequence_length": 256})}), rows=1)
+    assert look.fields == {"messages": "messages", "tools": "tools"}
+    (side,) = look.rows[0].sides
+    whole = "".join(token.text for token in side.tokens)
+    assert "How warm it is." in whole
+    assert "It is " in whole
+    answer = learned(side)
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}' in answer
+    assert "no, " in answer
+    assert "How warm" not in answer
+    assert "It is " not in answer
+
+
+@pytest.mark.parametrize("workload", ["causal-lm", "preference"])
+def test_a_template_that_leaves_tools_out_is_a_warning_of_the_forecast(tmp_path, workload, monkeypatch):
+    rows = [
+        {"prompt": f"Is it {n}?", "chosen": f"no, {n}", "rejected": f"yes, {n}", "tools": TOOLS} for n in range(40)
+    ] if workload == "preference" else [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}], "tools": TOOLS}
+        for n in range(40)
+    ]  # fmt: skip
+    own = settings(tmp_path, rows, workload, "tiny-llama")
+    own = own.model_copy(update={"batch": own.batch.model_copy(update={"sequence_length": 256})})
+    assert not any("Tools are described" in line for line in open_task(own).assumptions)
+    plain = "{% for m in messages %}<{{ m['role'] }}>\n{{ m['content'] }}</s>\n{% endfor %}"
+    plain += "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+    monkeypatch.setattr("forerun.own.tokens.CHAT_TEMPLATE", plain)
+    (line,) = [line for line in open_task(own).assumptions if "Tools are described" in line]
+    assert "does not write them" in line

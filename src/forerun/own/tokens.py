@@ -25,13 +25,22 @@ from forerun.settings.schema import Settings
 
 PAD, START, END, MASK = "<pad>", "<s>", "</s>", "<mask>"
 ROLES = ("system", "user", "assistant", "tool")
+CALLS = (
+    "{% for call in message['tool_calls'] or [] %}{% if message['content'] or not loop.first %}{{ '\\n' }}{% endif %}"
+    "<tool_call>\n{\"name\": {{ call['function']['name'] | tojson }}, "
+    "\"arguments\": {{ call['function']['arguments'] | tojson }}}\n</tool_call>{% endfor %}"
+)
+"""Calls of tools within an answer, as Qwen2.5 has them."""
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<{{ message['role'] }}>\n{{ message['content'] }}</s>\n{% endfor %}"
+    "{% if tools %}<system>\n{% for tool in tools %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}</s>\n{% endif %}"
+    "{% for message in messages %}<{{ message['role'] }}>\n{{ message['content'] }}" + CALLS + "</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>\n{% endif %}"
 )
 PLAIN_TEMPLATE = (
+    "{% if tools %}Tools:{% for tool in tools %}{{ '\\n' + (tool | tojson) }}{% endfor %}{{ '\\n' }}{% endif %}"
     "{% for message in messages %}{{ message['role'] | capitalize }}: {{ message['content'] }}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    + CALLS
+    + "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 """Chats for a tokenizer without a template of its own: roles in words, and an answer ends in its end token."""

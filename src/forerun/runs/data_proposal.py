@@ -16,7 +16,7 @@ from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.format_parts import PARTS, Proposal
 from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
-from forerun.data.own.inspection_record import Inspection
+from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.row_kinds import CanonicalRow
@@ -28,7 +28,7 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, direction_of, header_of, other_meanings
+from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_tools, other_meanings
 from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -39,8 +39,8 @@ MINILM_ROW = "minilm-l6"
 LONGEST, UNKNOWN_PARAMETERS = 512, 100_000_000
 """Of a model that says nothing of itself."""
 Forecaster = Callable[[Settings, Device], Forecast]
-ChatCounter = Callable[[Settings, Sequence[CanonicalRow]], tuple[list[int], bool]]
-"""Tokens of each row that goes through a chat template, and whether they are counted rather than estimated."""
+ChatCounter = Callable[[Settings, Sequence[CanonicalRow]], ChatCount]
+"""Tokens of each row that goes through a chat template, and what becomes of tools there."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def propose(
     device: Device,
     forecaster: Forecaster,
     *,
-    count_chats: ChatCounter = lambda settings, rows: ([], False),
+    count_chats: ChatCounter = lambda settings, rows: ChatCount(),
     task: str | None = None,
     model: str | None = None,
     on_progress: Callable[[str], None] = lambda what: None,
@@ -83,7 +83,8 @@ def propose(
     """
     _check_task(task)
     fields, questions = header_of(source)
-    every_repair = DataSettings(source=source, repair=list(get_args(Repair)), fields=fields)
+    repairs = [word for word in get_args(Repair) if word != "tool-calls"]  # only where the chat template needs it
+    every_repair = DataSettings(source=source, repair=repairs, fields=fields)
     rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
     proposals = recognise(rows, workload=task)
     best = with_header(proposals[0], fields)
@@ -99,13 +100,15 @@ def propose(
     questions += split_questions
     choice = _choice(model, best.workload, inspection, device)
     chosen_model = ModelSettings(name=choice.name, config=dict(choice.config))
-    lengths, are_counted = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
-    if lengths:
-        inspection = inspection.with_tokens(lengths, are_counted=are_counted)
+    count = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
+    if count.lengths:
+        inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
+    inspection, tool_questions = of_tools(inspection, count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
-    stated = _data(DataSettings(source=source, repair=[*inspection.repairs]), layout)  # type: ignore[list-item]
+    repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
+    stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)
-    questions += _repair_questions(inspection, layout.labels == "several")
+    questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
     reasons |= {"workload": best.reason, "data.format": best.reason}
     proposal = DataProposal(
         content, reasons, tuple(questions), inspection, row_meaning(source), choice.better, device.name

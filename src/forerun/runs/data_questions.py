@@ -11,6 +11,8 @@ from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
 from forerun.data.own.format_parts import ALIASES, Proposal
 from forerun.data.own.formats import are_languages
+from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
+from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import labelled_by_values, with_pair
@@ -93,6 +95,37 @@ def direction_of(best: Proposal) -> list[DataQuestion]:
     text = f"is {source} translated into {target}? The names of the columns do not say; the first is the source."
     other = f"fields: {{source: {target}, target: {source}}}"
     return [DataQuestion("data.fields", text, f"source: {source}, target: {target}", (other,))]
+
+
+def of_tools(inspection: Inspection, count: ChatCount, model: str) -> tuple[Inspection, list[DataQuestion]]:
+    """The inspection with what becomes of tools in the chat template of `model`, and whether calls become text."""
+    findings = []
+    if count.tools and count.are_tools_read is False:
+        text = (
+            f"{count.tools:,} of {inspection.sample:,} sampled rows describe tools, which the chat template of {model} "
+        )
+        findings.append(_tool_finding("warning", f"{text}does not write: the model does not learn which it has."))
+    if (count.tools or count.calls) and count.are_tools_read is None:
+        text = (
+            f"{max(count.tools, count.calls):,} of {inspection.sample:,} sampled rows describe or call tools. Whether "
+        )
+        text += f"the chat template of {model} writes them is not known here, where its tokenizer is not."
+        findings.append(_tool_finding("note", text))
+    questions = []
+    if count.calls and count.are_calls_read is False:
+        text = (
+            f"{count.calls:,} of {inspection.sample:,} sampled rows call tools, and the chat template of {model} "
+            f"leaves calls out: tool-calls {MEANINGS['tool-calls']}. Is that right?"
+        )
+        questions.append(DataQuestion("data.repair", text, "tool-calls", ("without it they are an error",)))
+    if findings:
+        inspection = inspection.model_copy(update={"findings": [*findings, *inspection.findings]})
+    return inspection, questions
+
+
+def _tool_finding(weight: Weight, text: str) -> DataFinding:
+    remedy = "Take a model whose template does (Qwen2.5, Llama 3.1 and later), or write tools into a system message."
+    return DataFinding(weight=weight, kind="tools", text=text, remedy=remedy)
 
 
 def _of_another_text(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:

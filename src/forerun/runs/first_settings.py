@@ -19,7 +19,7 @@ from forerun.data.own.inspection_record import Inspection
 from forerun.hardware.catalogue import Device
 from forerun.models.catalogue import hub_id, hub_is_reachable
 from forerun.models.minilm import minilm_is_installed
-from forerun.models.smollm2 import is_smollm2, smollm2_is_installed
+from forerun.models.smollm2 import is_smollm2, missing_reader, smollm2_is_installed
 from forerun.units import GIB, GIGA, MEGA
 
 ENCODERS = ("sequence-classification", "token-classification", "masked-lm", "embedding")
@@ -109,7 +109,12 @@ def choose_model(
     here = next((candidate for candidate in fitting if can_be_had(candidate.name)), None)
     best = fitting[0] if fitting else None
     if here is None:
-        better = "" if best is None else f"{best.name}, when online or with its wheel or files here"
+        if best is None:
+            return _from_scratch(kind, inspection, "")
+        better = f"{best.name}, when online or with its wheel or files here"
+        shipped = next((candidate.name for candidate in fitting if is_smollm2(candidate.name)), None)
+        if shipped is not None and (missing := missing_reader()):
+            better = f"{shipped}: {missing}" + ("" if best.name == shipped else f"; or {better}")
         return _from_scratch(kind, inspection, better)
     better = "" if best is None or best is here else f"{best.name}, when online"
     where = "the largest" if best is here else "the largest installed"

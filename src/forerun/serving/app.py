@@ -32,6 +32,7 @@ from forerun.serving.messages import (
     TextRequest,
 )
 from forerun.serving.refusals import Busy, add_errors, gate_problem, problem
+from forerun.serving.tool_answers import answer_message, before_calls, split_calls
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -168,14 +169,15 @@ def _add_models(app: FastAPI, name: str) -> None:
 def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
     @app.post("/v1/chat/completions")
     async def chat(request: ChatRequest, connection: Request) -> Any:
-        ids = queue.writer.chat_ids([message.plain() for message in request.messages])
+        ids = queue.writer.chat_ids([message.plain() for message in request.messages], request.schemas)
         sampling = _sampling(request, request.max_completion_tokens or request.max_tokens, queue.writer, len(ids))
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         if request.stream:
             return await _streamed(queue, ids, sampling, request, {**head, "object": "chat.completion.chunk"}, _delta)
         text, writing = await _whole(queue, ids, sampling, connection)
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": writing.finish_reason, "logprobs": None}
+        message, has_calls = answer_message(text, are_tools_told=bool(request.schemas))
+        reason = "tool_calls" if has_calls else writing.finish_reason
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
         return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(writing)}
 
     @app.post("/v1/completions")
@@ -267,14 +269,24 @@ async def _streamed(
     if queue.waiting > queue.limits.waiting:
         raise Busy
     wants_usage = request.stream_options is not None and request.stream_options.include_usage
+    has_tools = isinstance(request, ChatRequest) and bool(request.schemas)
 
     async def events() -> AsyncIterator[str]:
         try:
             async with queue.turn():
                 yield _event({**head, "choices": [piece_of(None, None)]})
-                async for piece in queue.pieces(writing):
+                pieces, rest = queue.pieces(writing), []
+                async for piece in before_calls(pieces, rest) if has_tools else pieces:
                     yield _event({**head, "choices": [piece_of(piece, None)]})
-                yield _event({**head, "choices": [piece_of("", writing.finish_reason)]})
+                content, calls = split_calls("".join(rest))
+                if content.strip() if calls else content:
+                    yield _event({**head, "choices": [piece_of(content, None)]})
+                if calls:
+                    numbered = [{"index": place, **call} for place, call in enumerate(calls)]
+                    choice = {"index": 0, "delta": {"tool_calls": numbered}, "finish_reason": None}
+                    yield _event({**head, "choices": [choice]})
+                reason = "tool_calls" if calls else writing.finish_reason
+                yield _event({**head, "choices": [piece_of("", reason)]})
             if wants_usage:
                 yield _event({**head, "choices": [], "usage": _usage(writing)})
         except (RuntimeError, ValueError, IndexError, Busy) as error:  # the head of the answer has been sent

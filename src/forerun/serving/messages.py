@@ -6,10 +6,12 @@ that changes nothing (`user`) is taken and not read. `model` is not read either:
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from forerun.data.own.columns import structure_of
+from forerun.data.own.tool_calls import template_calls
 from forerun.serving.hidden_words import CANDIDATES, SHOWN_CANDIDATES
 
 MOST_CHARACTERS, MOST_TEXTS, MOST_MESSAGES, MOST_NEW_TOKENS = 400_000, 512, 1_000, 32_768
@@ -72,25 +74,81 @@ def require_text_parts(value: Any) -> Any:
     return value
 
 
+class CalledFunction(BaseModel):
+    """What an answer calls."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    name: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+    arguments: Text = "{}"
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_a_mapping(cls, text: str) -> str:
+        if not isinstance(structure_of(text.strip() or "{}"), dict):
+            raise ValueError("must be the text of a JSON object")
+        return text
+
+
+class ToolCall(BaseModel):
+    """One call in an answer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    id: Text = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ToolFunction(BaseModel):
+    """What a tool is called; its other fields go to the chat template as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+class Tool(BaseModel):
+    """A tool that may be called."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    type: Literal["function"]
+    function: ToolFunction
+
+
 class ChatMessage(BaseModel):
     """One message of a conversation."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[Text | list[TextPart], BeforeValidator(require_text_parts)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[Text | list[TextPart] | None, BeforeValidator(require_text_parts)] = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_MESSAGES)] | None = None
+    tool_call_id: Text | None = None
+    name: Text | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _without_calls(cls, content: Any) -> Any:
-        for name in ("tool_calls", "function_call", "audio") if isinstance(content, dict) else ():
+    def _without_other_content(cls, content: Any) -> Any:
+        for name in ("function_call", "audio") if isinstance(content, dict) else ():
             if content.get(name):
                 raise ValueError(f"{name} is not offered by this service. Send the message as text")
         return content
 
-    def plain(self) -> dict[str, str]:
-        """Role and text as chat templates read them; `developer` is today's name of `system`."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls are of the assistant; found a message of {self.role}")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content must be a text, or a list of parts of type text; found none")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """The message as chat templates read it; `developer` is today's name of `system`."""
+        parts = self.content or ""
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        if self.tool_calls:
+            message["tool_calls"] = template_calls([call.model_dump() for call in self.tool_calls])
+        if self.role == "tool":
+            message |= {key: value for key in ("tool_call_id", "name") if (value := getattr(self, key))}
+        return message
 
 
 class StreamOptions(BaseModel):
@@ -126,7 +184,15 @@ class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    tools: Annotated[list[Tool], Field(max_length=MOST_TEXTS)] | None = None
+    """For the chat template; refused where it writes none."""
+    tool_choice: Literal["none", "auto"] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)] | None = None
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.model_dump() for tool in self.tools or []]
 
 
 class CompletionRequest(TextRequest):

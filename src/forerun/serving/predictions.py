@@ -117,7 +117,9 @@ def answers_of_model(trained: TrainedModel, sampling: Sampling, name: str) -> An
 
 def _prompts(writer: Writer, questions: Sequence[Question]) -> list[list[int]]:
     return [
-        writer.chat_ids([{"role": turn.role, "content": turn.content} for turn in question.messages])
+        writer.chat_ids(
+            [turn.message for turn in question.messages], json.loads(question.tools) if question.tools else ()
+        )
         if question.messages
         else writer.text_ids(question.text)
         for question in questions

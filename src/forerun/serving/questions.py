@@ -43,6 +43,8 @@ class Question:
     pair: str | None = None
     words: tuple[str, ...] = ()
     messages: tuple[Turn, ...] = ()
+    tools: str = ""
+    """JSON of the tools that may be called; empty where none are described."""
 
 
 def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: Repairs) -> Question | None:
@@ -58,7 +60,7 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
         labels="one" if facts.label_kind == "none" else facts.label_kind,
     )  # fmt: skip
     filled = {**row, **_stand_ins(row, facts, where)}
-    match checked_row(filled, layout, where, repairs):
+    match record := checked_row(filled, layout, where, repairs):
         case None:
             return None
         case TextRow(text):
@@ -72,15 +74,15 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
         case PairRow(anchor) | TripletRow(anchor):
             return Question(anchor)
         case ChatRow(messages):
-            return _asked_as_trained(_before_answer(messages), facts)
+            return _asked_as_trained(_before_answer(messages), record.tools, facts)
         case PreferenceRow(prompt):
-            return _asked_as_trained(prompt, facts)
+            return _asked_as_trained(prompt, record.tools, facts)
 
 
-def _asked_as_trained(messages: tuple[Turn, ...], facts: TaskFacts) -> Question:
+def _asked_as_trained(messages: tuple[Turn, ...], tools: str, facts: TaskFacts) -> Question:
     """Messages for the chat template where rows went through it, else the text that they make."""
     if facts.is_chat:
-        return Question(messages=messages)
+        return Question(messages=messages, tools=tools)
     between = "\n\n" if facts.workload == "seq2seq-lm" else ""  # `own/rewriting.py`, `own/language.py`
     return Question(between.join(turn.content for turn in messages))
 

@@ -28,6 +28,9 @@ GATE_CODES: dict[int, tuple[str, str | None]] = {
 """Type and code of what the gate refuses, by status."""
 WANTS_JSON = "a JSON object must be sent, with the header Content-Type: application/json"
 
+FIELDS = ("messages", "tools", "prompt")
+"""What a refusal of ours may begin with, which clients read as `param`."""
+
 
 class Busy(Exception):
     """Too many wait already."""
@@ -54,7 +57,8 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ForerunError)
     async def refused(request: Request, error: ForerunError) -> JSONResponse:
-        return JSONResponse(problem(str(error), "invalid_request_error", None), 400)
+        field = next((name for name in FIELDS if str(error).startswith(f"{name}: ")), None)
+        return JSONResponse(problem(str(error), "invalid_request_error", field), 400)
 
     @app.exception_handler(Busy)
     @app.exception_handler(QueueFull)

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from forerun.data.own.repairs import Repairs
@@ -13,12 +15,15 @@ def facts(**fields):
     return TaskFacts(workload="causal-lm", sequence_length=64, pad_id=0, **fields)
 
 
-def test_a_chat_is_asked_up_to_its_last_question_and_calls_of_tools_need_a_repair():
+def test_a_chat_is_asked_up_to_its_last_question_with_calls_of_tools_and_their_descriptions():
     chat = facts(format="messages", fields={"messages": "messages"}, is_chat=True)
-    with pytest.raises(BadData, match=r"allow data.repair: \[tool-calls\]"):
-        question_of(ROW, chat, "row 1", Repairs())
-    question = question_of(ROW, chat, "row 1", Repairs(("tool-calls",)))
+    question = question_of(ROW, chat, "row 1", Repairs())
     assert [turn.role for turn in question.messages] == ["user", "assistant", "tool"]
+    assert question.messages[1].calls == [{"type": "function", "function": {"name": "weather", "arguments": {}}}]
+    assert "weather" in question_of(ROW, chat, "row 1", Repairs(("tool-calls",))).messages[1].content
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    told = facts(format="messages", fields={"messages": "messages", "tools": "t"}, is_chat=True)
+    assert json.loads(question_of({**ROW, "t": tools}, told, "row 1", Repairs()).tools) == tools
 
 
 def test_a_prompt_is_asked_in_the_form_that_rows_were_trained_in():

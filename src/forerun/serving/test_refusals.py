@@ -8,6 +8,9 @@ from forerun.serving.test_app import CHAT, FakeRows, writer
 
 __all__ = ["writer"]
 CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+TOOL = {"type": "function", "function": {"name": "weather"}}
+WHOLE_CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **TOOL}]}
+WRONG_CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": "Rome"}}]}
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 
@@ -26,7 +29,13 @@ def client(writer):
         (CHAT_PATH, {"response_format": {"type": "json_object"}}, "response_format", "does not offer it"),
         (CHAT_PATH, {"stop": 5}, "stop", "valid string; or "),
         (CHAT_PATH, {"seed": 2**64}, "seed", "less than"),
-        (CHAT_PATH, {"messages": [CALL]}, "messages.0", "tool_calls is not offered"),
+        (CHAT_PATH, {"messages": [CALL]}, "messages.0.tool_calls.0.function", "required"),
+        (CHAT_PATH, {"messages": [WHOLE_CALL]}, "messages", "writes tool_calls; found one that leaves them out"),
+        (CHAT_PATH, {"messages": [{**WHOLE_CALL, "role": "user"}]}, "messages.0", "tool_calls are of the assistant"),
+        (CHAT_PATH, {"messages": [{"role": "user"}]}, "messages.0", "found none"),
+        (CHAT_PATH, {"messages": [WRONG_CALL]}, "messages.0.tool_calls.0.function.arguments", "JSON object"),
+        (CHAT_PATH, {"tools": [TOOL]}, "tools", "the chat template of tiny writes none"),
+        (CHAT_PATH, {"tools": [TOOL], "tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
         (CHAT_PATH, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content", "reads text only"),
         (TEXT_PATH, {"prompt": "one", "messages": None, "logprobs": 0}, "messages", "does not offer"),
         (TEXT_PATH, {"prompt": "one", "logprobs": 0}, "logprobs", "does not offer"),

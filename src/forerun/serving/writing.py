@@ -6,7 +6,7 @@ what its chat template puts after an answer, at a stop text, or after `new_token
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from forerun.data.chat_tokens import ChatTokens, fault_words, template_faults
-from forerun.errors import InvalidSettings
+from forerun.data.chat_tokens import ChatTokens, Message, Tools, fault_words
+from forerun.errors import BadData, InvalidSettings
 from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
@@ -25,8 +25,6 @@ WRITES = ("causal-lm", "seq2seq-lm", "preference")
 """Workloads whose models write text."""
 ROWS_AT_ONCE = 16
 """Texts that are written together where nobody reads along."""
-Message = Mapping[str, str]
-"""`role` (system, user, assistant) and `content`."""
 FinishReason = Literal["stop", "length"]
 
 
@@ -84,9 +82,8 @@ class Writer:
         self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
         self.start_id = tokenizer.bos_token_id if start_id is None else start_id
         ends = (*end_ids, *((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()))
-        if self.is_chat:
-            chat = ChatTokens.around(tokenizer, name)
-            self.spelled, ends = chat.spelled, (*chat.end_ids, *ends)
+        self.chat = ChatTokens.around(tokenizer, name) if self.is_chat else None
+        ends = (*(() if self.chat is None else self.chat.end_ids), *ends)
         self.end_ids = ends = tuple(dict.fromkeys(ends))
         pad = tokenizer.pad_token_id
         self.pad_id = pad if pad is not None else ends[0] if ends else 0
@@ -97,26 +94,32 @@ class Writer:
         """Tokens of prompt and answer together that the model has positions for; None where it has no limit."""
         return None if self.is_two_sided else maximum_length(self.model.config)
 
-    def chat_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation, up to where the next answer begins.
+    def chat_ids(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        """Ids of a conversation with the tools that may be called, up to where the next answer begins.
 
         Raises:
-            InvalidSettings: the model has no chat template, or the template refuses these messages.
+            InvalidSettings: the model has no chat template, or the template refuses these messages, or it leaves
+                tools or calls of them out.
         """
-        if not self.is_chat:
+        if tools and self.chat is not None and not self.chat.reads_tools:
+            raise InvalidSettings(
+                f"tools: the chat template of {self.name} writes none, so the model would not know them. Say them in a "
+                f"system message, as its training rows did, or leave tools out."
+            )
+        if self.chat is None:
             raise InvalidSettings(
                 f"messages: {self.name} was not trained on chats, so its tokenizer has no chat template. Send a text "
                 f"to continue (/v1/completions, forerun generate), or train on chats."
             )
-        safe = self.spelled.in_messages(messages)  # nobody ends his turn by writing the token that does
         try:
-            text = self.tokenizer.apply_chat_template(safe, tokenize=False, add_generation_prompt=True)
-        except template_faults() as error:
+            return self.chat.chat_prompt(messages, tools)  # nobody ends his turn by writing the token that does
+        except BadData as error:
+            if not isinstance(error.__cause__, Exception):  # it leaves calls of tools out
+                raise InvalidSettings(f"messages: {self.name}: {error}") from error
             raise InvalidSettings(
-                f"messages: the chat template of {self.name} refuses them: {fault_words(error)}. Send roles in the "
-                f"order that it wants, as a rule system, user, assistant, user."
+                f"messages: the chat template of {self.name} refuses them: {fault_words(error.__cause__)}. Send roles "
+                f"in the order that it wants, as a rule system, user, assistant, user."
             ) from error
-        return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of a text to continue; of an empty one, the token that texts begin with.

@@ -128,7 +128,7 @@ class Training:
         self._resume()
         measure.reset_peaks(self.step.device_type)
         self.witness = Witness(self.step.device_type)
-        heaviest = self._heaviest_step()
+        heaviest = self._heaviest_steps()
         freed_memory = freed_memory_held() if self.step.device_type == "cpu" else contextlib.nullcontext()
         # glibc gives freed memory back to the kernel by default, and each step would fault its pages in again
         with listening() as request, freed_memory, failures_told(self.folder), contextlib.closing(self.loader):
@@ -136,7 +136,7 @@ class Training:
                 if self.is_over:
                     break
                 self._set_freeze(number)
-                yield self._one_step(number, epoch, index, profile=number == heaviest)
+                yield self._one_step(number, epoch, index, profile=number in heaviest)
                 self._warn_of_findings()
                 self._after_step(number, request)
 
@@ -163,16 +163,16 @@ class Training:
                 self.best.restore(progress.get(BEST))
         self.elapsed.startup_seconds += self.startup_seconds + time.perf_counter() - start
 
-    def _heaviest_step(self) -> int | None:
-        """Step with the most padded tokens in one micro-batch, where a CPU's peak of allocated bytes is measured."""
-        if self.step.device_type != "cpu" or self.peak_allocated_bytes is not None:
-            return None
+    def _heaviest_steps(self) -> set[int]:
+        """Steps with the most padded tokens in one micro-batch, where a CPU's peak of allocated bytes is measured."""
+        if self.step.device_type != "cpu":
+            return set()
 
         def tokens_of(epoch: int) -> list[int]:
             own = (share(order, self.settings.parallel)[0] for order in self._batches(epoch))
             return [max((self.data.tokens(batch)[1] for batch in batches), default=0) for batches in own]
 
-        return self.schedule.heaviest_step(tokens_of, COLD_STEPS)
+        return self.schedule.heaviest_steps(tokens_of)
 
     def _batches(self, epoch: int) -> Sequence[Sequence[Sequence[int]]]:
         if self._order[0] != epoch:
@@ -201,9 +201,10 @@ class Training:
         self._cold = max(self._cold, self._shapes.new_in(batches))
         rate = self._set_learning_rate(number)
         if profile:
-            result, self.peak_allocated_bytes = measure.run_measuring_allocations(
+            result, peak_bytes = measure.run_measuring_allocations(
                 lambda: self.recovery.run(batches, self.timer), self.step, batches
             )
+            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, peak_bytes)
         else:
             result = self.recovery.run(batches, self.timer)
         loss = float(result.loss)

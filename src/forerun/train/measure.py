@@ -25,8 +25,8 @@ from forerun.trace import Phase
 from forerun.units import KIB, MILLI
 
 CPU_METHOD = (
-    "allocated: bytes of tensors alive before the step with the most padded tokens of the first epoch, plus the peak "
-    "of the running sum of allocations and frees in PyTorch's CPU allocator during it (profiler records); device: peak "
+    "allocated: bytes of tensors alive before the step with the most padded tokens of an epoch, plus the peak of the "
+    "running sum of allocations and frees in PyTorch's CPU allocator during it (profiler records); device: peak "
     "resident set of the process since training began (VmHWM)"
 )
 CUDA_METHOD = "allocated and reserved: torch.cuda peak counters; device: memory of this process as NVML reports it"

@@ -48,13 +48,25 @@ class Schedule:
         for step in range(start, self.total_steps):
             yield step, step // self.steps_per_epoch, step % self.steps_per_epoch
 
-    def heaviest_step(self, weights_of: Callable[[int], Sequence[int]], cold: int) -> int:
-        """The first step with the largest weight; not one of the `cold` first, unless there are no others.
+    def heaviest_steps(self, weights_of: Callable[[int], Sequence[int]]) -> set[int]:
+        """Steps among which is the one that holds the most memory; `weights_of` gives the weights of an epoch's steps.
 
-        `weights_of` gives the weights of an epoch's steps. The second epoch is looked at where only a cold step of the
-        first weighs most.
+        The first with the largest weight once all is trained and the optimizer has its state; and the step before
+        which it has none, where that weighs more. One epoch is looked at, and the next where the first is not enough.
         """
-        weights = list(weights_of(0))[: self.total_steps]
-        if len(weights) < self.total_steps and max(weights) > max(weights[cold:], default=-1):
-            weights += weights_of(1)
-        return max(range(min(cold, len(weights) - 1), min(len(weights), self.total_steps)), key=weights.__getitem__)
+        first = self.frozen_steps if self.frozen_steps < self.total_steps else 0
+        epoch = first // self.steps_per_epoch
+        weights = self._weights(weights_of, epoch, first)
+        if first % self.steps_per_epoch or weights[first] > max((weights[n] for n in weights if n > first), default=-1):
+            weights |= self._weights(weights_of, epoch + 1, first)
+        later = [number for number in weights if number > first]
+        heaviest = max(later, key=lambda number: (weights[number], -number), default=first)
+        return {heaviest, first} if weights[first] > weights[heaviest] else {heaviest}
+
+    def _weights(self, weights_of: Callable[[int], Sequence[int]], epoch: int, first: int) -> dict[int, int]:
+        """Weight of each step of an epoch that the run takes, from step `first` on."""
+        begin = epoch * self.steps_per_epoch
+        if begin >= self.total_steps:
+            return {}
+        numbered = enumerate(weights_of(epoch), start=begin)
+        return {number: weight for number, weight in numbered if first <= number < self.total_steps}

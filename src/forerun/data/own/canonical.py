@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
@@ -22,25 +23,26 @@ from forerun.data.own.row_kinds import (
     TripletRow,
     Turn,
 )
+from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
+from forerun.data.own.tool_columns import tools_text
 from forerun.errors import BadData
 
 ROLES = {
     "system": "system", "developer": "system", "human": "user", "user": "user", "prompter": "user",
     "gpt": "assistant", "assistant": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant",
-    "ai": "assistant", "function_call": "assistant", "tool": "tool", "function": "tool", "observation": "tool",
+    "ai": "assistant", CALLER: "assistant", "tool": "tool", "function": "tool", "observation": "tool",
     "ipython": "tool",
 }  # fmt: skip
 """Words for who speaks → the role that chat templates have."""
-CALLER = "function_call"
-"""Who speaks where ShareGPT files call a tool: the text is the call as JSON, or a list of them."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
 """Between the turns of a chat written as one text, as Anthropic's HH-RLHF has them."""
 
 
 MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
-    "messages": ("system",), "conversations": ("system",), "alpaca": ("input", "system", "history"),
-    "prompt-completion": ("system",), "preference": ("prompt", "input", "system"),
+    "messages": ("system", "tools"), "conversations": ("system", "tools"),
+    "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
+    "preference": ("prompt", "input", "system", "tools"),
 }  # fmt: skip
 """Parts of a format that a row can do without."""
 
@@ -109,9 +111,9 @@ def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | No
         case "tagged":
             return reader.tagged()
         case "messages" | "conversations":
-            return ChatRow((*reader.system(), *reader.turns(layout.format)))
+            return ChatRow((*reader.system(), *reader.turns(layout.format)), tools=reader.tools())
         case "alpaca":
-            return ChatRow((*reader.system(), *reader.alpaca()))
+            return ChatRow((*reader.system(), *reader.alpaca()), tools=reader.tools())
         case "prompt-completion":
             return reader.prompt_completion()
         case "translation":
@@ -169,6 +171,18 @@ class _Reader:
         value = self.value("system")
         return () if is_empty(value) else (Turn("system", self.text("system")),)
 
+    def tools(self) -> str:
+        """JSON of the tools that the row describes; empty where it describes none."""
+        if not self.has("tools"):
+            return ""
+        column = self._layout.fields["tools"]
+        text = tools_text(self._row.get(column, self.value("tools")))
+        if text is None:
+            actual = repr(self.value("tools"))[:120]
+            rule = f"the column {column!r} (tools) holds a list of JSON schemas with a name each; found {actual}."
+            self._repairs.allow("broken-tools", self._where, rule)
+        return self._whole("tools", text or "")
+
     def turns(self, part: str) -> tuple[Turn, ...]:
         turns = self._turns(part, self.value(part))
         if turns[0].role == "assistant" and not self.system():
@@ -200,16 +214,21 @@ class _Reader:
 
     def prompt_completion(self) -> ChatRow:
         prompt, completion = self.value("prompt"), self.value("completion")
+        tools = self.tools()
         if isinstance(prompt, list) or isinstance(completion, list):
-            return ChatRow((*self.system(), *self._turns("prompt", prompt), *self._answer("completion", completion)))
+            turns = (*self._turns("prompt", prompt), *self._answer("completion", completion))
+            return ChatRow((*self.system(), *turns), tools=tools)
         turns = (Turn("user", self.text("prompt")), Turn("assistant", self.text("completion")))
-        return ChatRow((*self.system(), *turns), is_plain=not self.has("system"))
+        return ChatRow((*self.system(), *turns), not self.has("system") and not tools, tools)
 
     def preference(self) -> PreferenceRow:
         prompt, better, worse = (self.value(part) for part in ("prompt", "chosen", "rejected"))
+        tools = self.tools()
         if isinstance(better, str) and isinstance(worse, str) and is_empty(prompt):
-            return self._preference_of_texts(better, worse)
-        is_plain = all(isinstance(value, str) for value in (prompt, better, worse)) and not self.has("system")
+            row = self._preference_of_texts(better, worse)
+            return replace(row, is_plain=row.is_plain and not tools, tools=tools)
+        are_texts = all(isinstance(value, str) for value in (prompt, better, worse))
+        is_plain = are_texts and not self.has("system") and not tools
         start = () if is_empty(prompt) else self._question(prompt)
         good, bad = self._answer("chosen", better), self._answer("rejected", worse)
         if not start or good[: len(start)] == start == bad[: len(start)] or good[0].role != "assistant":
@@ -223,7 +242,7 @@ class _Reader:
             )
         if not good or not bad:
             raise self._fault("chosen", "an answer after the prompt, as rejected does", better)
-        return PreferenceRow((*self.system(), *start), good, bad, is_plain)
+        return PreferenceRow((*self.system(), *start), good, bad, is_plain, tools)
 
     def score(self) -> float | None:
         if not self.has("score"):
@@ -276,17 +295,32 @@ class _Reader:
         role = ROLES.get(str(speaker).lower())
         if role is None:
             raise self._fault(part, f"a role among {', '.join(ROLES)}", speaker)
-        if role == "assistant" and (calls := calls_of(message)):
-            rule = f"the column {self._layout.fields[part]!r} has messages of text alone; found a call of a tool."
-            self._repairs.allow("tool-calls", self._where, rule)
-            content = "\n".join(filter(None, ["" if _is_call(message) or not _is_text(content) else content, *calls]))
         if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
             content = "".join(p["text"] for p in content)
+        if role == "assistant" and (calls := calls_of(message)):
+            text = content if isinstance(content, str) and not is_caller(message) else ""
+            return self._turn_of_calls(part, text, calls)
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
-            raise self._fault(
-                part, f"a text in each message of {role} (calls of tools and pictures are not read)", message
-            )
-        return Turn(role, self._whole(part, content))
+            raise self._fault(part, f"a text in each message of {role} (pictures are not read)", message)
+        keys = ("tool_call_id", "name") if role == "tool" else ()
+        more = {key: message[key] for key in keys if _is_text(message.get(key))}
+        return Turn(role, self._whole(part, content), self._json(part, more))
+
+    def _turn_of_calls(self, part: str, content: str, calls: list[Any]) -> Turn:
+        """An answer that calls tools: as the chat template reads it, or as text where a repair says so."""
+        read = template_calls(calls)
+        column = self._layout.fields[part]
+        if "tool-calls" in self._repairs.allowed:
+            self._repairs.allow("tool-calls", self._where, f"the column {column!r} holds a call of a tool.")
+        elif read is None:
+            rule = f"the column {column!r} ({part}) holds calls of tools with a name and arguments that are a mapping"
+            self._repairs.allow("broken-tools", self._where, f"{rule}; found {str(calls)[:120]}.")
+        else:
+            return Turn("assistant", self._whole(part, content), self._json(part, {"tool_calls": read}))
+        return Turn("assistant", self._whole(part, "\n".join(filter(None, [content, *call_texts(calls)]))))
+
+    def _json(self, part: str, more: Mapping[str, Any]) -> str:
+        return self._whole(part, json.dumps(more, ensure_ascii=False)) if more else ""
 
     def _whole(self, part: str, text: str) -> str:
         """The text; half a surrogate pair, which JSON can hold and no tokenizer reads, becomes U+FFFD where that is
@@ -322,27 +356,6 @@ class _Reader:
 
 def _columns_if_missing(column: str, row: Row) -> str:
     return "" if column in row or "." in column else f" The columns are {', '.join(row)}."
-
-
-def calls_of(message: Mapping[str, Any]) -> list[str]:
-    """Calls of tools in a message, each as the text that the chat template of Qwen2.5 makes of it."""
-    calls = [call.get("function", call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
-    calls += [message["function_call"]] if isinstance(message.get("function_call"), Mapping) else []
-    if _is_call(message):
-        value = structure_of(message.get("content", message.get("value")))
-        calls += value if isinstance(value, list) else [value] if value else []
-    return [f"<tool_call>\n{_call_text(call)}\n</tool_call>" for call in calls]
-
-
-def _is_call(message: Mapping[str, Any]) -> bool:
-    return str(message.get("role", message.get("from"))).lower() == CALLER
-
-
-def _call_text(call: Any) -> str:
-    if not isinstance(call, Mapping):
-        return str(call)
-    content = {"name": call.get("name"), "arguments": structure_of(call.get("arguments"))}
-    return json.dumps(content, ensure_ascii=False)
 
 
 def _is_text(value: Any) -> bool:

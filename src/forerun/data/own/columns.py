@@ -51,6 +51,8 @@ class Column:
     """Words of its texts, as blanks tell them; 0 where it holds none."""
     are_running: bool = False
     """Whether its values are whole numbers of which none comes again, as numbers of rows are."""
+    has_tools: bool = False
+    """Whether some of its values are lists of descriptions of tools."""
     are_flags: bool = False
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
 
@@ -96,6 +98,18 @@ def says_nothing(value: Any, kind: str = "") -> bool:
     """Whether a label is empty, or a word for that; of the kind `number` also words that could be names elsewhere."""
     words = NO_NUMBER_WORDS if kind == "number" else EMPTY_WORDS
     return is_empty(value) or (isinstance(value, str) and value.strip().lower() in words)
+
+
+def are_tools(value: Any) -> bool:
+    """Whether a value is a list of mappings with a `name` each, of their own or in their `function`, as tools have."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(tool, Mapping) and is_function(tool.get("function", tool)) for tool in value)
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value describes or calls a function: a mapping with a name."""
+    return isinstance(value, Mapping) and isinstance(value.get("name"), str) and bool(value["name"].strip())
 
 
 def numbers_of(values: Sequence[Any]) -> list[float]:
@@ -165,6 +179,7 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         is_full=len(present) == len(values),
         mean_words=sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0,
         are_running=len(set(numbers)) == len(present) > 1 and all(map(float.is_integer, numbers)),
+        has_tools=any(map(are_tools, present)),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )
 

@@ -36,6 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
+    "tools": ("tools", "functions", "available_tools", "tool_definitions"),
 }  # fmt: skip
 """Part of a row → names of its column; the first is the format's own."""
 
@@ -52,12 +53,14 @@ class FormatParts:
 
 PARTS: dict[DataFormat, FormatParts] = {
     "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
-    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system"), ("preference",)),
-    "messages": FormatParts(("messages",), ("system",)),
-    "conversations": FormatParts(("conversations",), ("system",)),
+    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
+    "messages": FormatParts(("messages",), ("system", "tools")),
+    "conversations": FormatParts(("conversations",), ("system", "tools")),
     "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
-    "alpaca": FormatParts(("instruction", "output"), ("input", "system", "history"), ("causal-lm", "seq2seq-lm")),
-    "prompt-completion": FormatParts(("prompt", "completion"), ("system",), ("causal-lm", "seq2seq-lm")),
+    "alpaca": FormatParts(
+        ("instruction", "output"), ("input", "system", "history", "tools"), ("causal-lm", "seq2seq-lm")
+    ),
+    "prompt-completion": FormatParts(("prompt", "completion"), ("system", "tools"), ("causal-lm", "seq2seq-lm")),
     "pairs": FormatParts(("anchor", "positive"), ("score",), ("embedding",)),
     "translation": FormatParts(("source", "target"), (), ("seq2seq-lm",)),
     "labelled": FormatParts(("text", "label"), ("pair",), ("sequence-classification",)),

@@ -183,6 +183,8 @@ def _proposal(
     parts = PARTS[format]
     by_part, weights = _two_texts(columns) if format == "labelled" and not fields else ({}, [])
     for part in (*parts.required, *parts.optional):
+        if part == "tools" and workload == "seq2seq-lm":
+            continue  # it has no chat template, which would write them
         if part in fields:
             by_part[part] = fields[part]
             weights.append(EXACT)
@@ -260,6 +262,8 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in ("text", "number", "messages", "turns", "mapping")
     if part == "output":
         return column.kind in ("text", "number")
+    if part == "tools":
+        return column.has_tools or column.kind == "empty"
     if part == "history":
         return column.kind in ("mixed", "empty")
     if part in ("input", "system"):

@@ -22,6 +22,23 @@ class DataFinding(Record):
     remedy: str
 
 
+class ChatCount(Record):
+    """What a model's chat template makes of a sample of rows."""
+
+    lengths: list[int] = []
+    """Tokens of each chat, of a preference those of its longer side; none of rows that are no chats."""
+    are_counted: bool = False
+    """Whether the tokenizer was there; else they are estimated."""
+    tools: int = 0
+    """Rows that describe tools."""
+    calls: int = 0
+    """Rows that call some."""
+    are_tools_read: bool | None = None
+    """Whether the template writes descriptions of tools; None where that is not known."""
+    are_calls_read: bool | None = None
+    """Whether it writes calls; None where that is not known."""
+
+
 class Histogram(Record):
     """Lengths of rows, at percentiles."""
 

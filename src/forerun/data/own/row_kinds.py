@@ -1,6 +1,8 @@
 """What training sees of a row: one frozen record for each format, and the texts in it."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +12,24 @@ class Turn:
     role: str
     """`system`, `user`, `assistant` or `tool`."""
     content: str
+    more: str = ""
+    """JSON of what a chat template reads besides: `tool_calls` of an answer, `tool_call_id` and `name` of a result."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The message as chat templates read it."""
+        return {"role": self.role, "content": self.content, **(json.loads(self.more) if self.more else {})}
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Calls of tools in it, as OpenAI's API has them, but for arguments that are a mapping."""
+        return json.loads(self.more).get("tool_calls", []) if self.more else []
+
+    @property
+    def text(self) -> str:
+        """All that is said: the content, and calls of tools as JSON."""
+        calls = (json.dumps(call["function"], ensure_ascii=False) for call in self.calls)
+        return "\n".join(filter(None, (self.content, *calls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,8 @@ class ChatRow:
     messages: tuple[Turn, ...]
     is_plain: bool = False
     """Whether prompt and completion are texts that follow each other without a chat template."""
+    tools: str = ""
+    """JSON of the list of tools that may be called; empty where none are described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,8 @@ class PreferenceRow:
     worse: tuple[Turn, ...]
     is_plain: bool = False
     """Whether prompt and answers are texts that follow each other without a chat template."""
+    tools: str = ""
+    """JSON of the list of tools that may be called; empty where none are described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +125,20 @@ def texts_of(record: CanonicalRow) -> tuple[str, ...]:
         case TaggedRow(words, _):
             return (" ".join(words),)
         case ChatRow(messages):
-            return tuple(turn.content for turn in messages)
+            return tuple(turn.text for turn in messages)
         case TranslationRow(source, target):
             return (source, target)
         case PreferenceRow(prompt, better, worse):
-            return tuple(turn.content for turn in (*prompt, *better, *worse))
+            return tuple(turn.text for turn in (*prompt, *better, *worse))
         case PairRow(anchor, positive):
             return (anchor, positive)
         case TripletRow(anchor, positive, negative):
             return (anchor, positive, negative)
+
+
+def tools_of(record: CanonicalRow) -> tuple[str, ...]:
+    """The tools that a chat or preference describes, as JSON: read by the model, and no text of the row's own."""
+    return (record.tools,) if isinstance(record, ChatRow | PreferenceRow) and record.tools else ()
 
 
 def question_texts(record: CanonicalRow) -> tuple[str, ...]:
@@ -119,11 +148,11 @@ def question_texts(record: CanonicalRow) -> tuple[str, ...]:
     """
     match record:
         case ChatRow(messages):
-            return tuple(turn.content for turn in messages if turn.role == "user") or texts_of(record)
+            return tuple(turn.text for turn in messages if turn.role == "user") or texts_of(record)
         case TranslationRow(source):
             return (source,)
         case PreferenceRow(prompt):
-            return tuple(turn.content for turn in prompt) or texts_of(record)
+            return tuple(turn.text for turn in prompt) or texts_of(record)
         case PairRow(anchor, positive, score):
             return (anchor,) if score is None else (anchor, positive)
         case TripletRow(anchor):

@@ -104,21 +104,21 @@ class StoredRows(Sequence[Any]):
 
 def _fields(turn: Any) -> list[str]:
     assert isinstance(turn, Turn)
-    return [turn.role, turn.content]
+    return [turn.role, turn.content, *([turn.more] if turn.more else [])]
 
 
 def _turns(fields: Iterable[Sequence[str]]) -> tuple[Turn, ...]:
-    return tuple(Turn(role, content) for role, content in fields)
+    return tuple(Turn(*turn) for turn in fields)
 
 
 READERS: dict[str, Callable[..., CanonicalRow]] = {
     "TextRow": TextRow,
     "LabelledRow": lambda text, pair, labels: LabelledRow(text, pair, tuple(labels)),
     "TaggedRow": lambda words, tags: TaggedRow(tuple(words), tuple(tags)),
-    "ChatRow": lambda messages, is_plain: ChatRow(_turns(messages), is_plain),
+    "ChatRow": lambda messages, is_plain, tools: ChatRow(_turns(messages), is_plain, tools),
     "TranslationRow": TranslationRow,
-    "PreferenceRow": lambda prompt, better, worse, is_plain: PreferenceRow(
-        _turns(prompt), _turns(better), _turns(worse), is_plain
+    "PreferenceRow": lambda prompt, better, worse, is_plain, tools: PreferenceRow(
+        _turns(prompt), _turns(better), _turns(worse), is_plain, tools
     ),
     "PairRow": PairRow,
     "TripletRow": TripletRow,

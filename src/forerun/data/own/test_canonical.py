@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from forerun.data.own.canonical import canonical_row, canonical_rows, checked_row
@@ -148,7 +150,7 @@ FAULTS = {
     "fewer tags": (RowLayout("tagged", {"words": "w", "tags": "g"}), {"w": ["a", "b"], "g": ["O"]}, "one tag for each of 2"),
     "no answer": (RowLayout("messages", {"messages": "m"}), {"m": [USER]}, "at least one message of the assistant"),
     "strange role": (RowLayout("messages", {"messages": "m"}), {"m": [{"role": "king", "content": "x"}]}, "'king'"),
-    "no text in a message": (RowLayout("messages", {"messages": "m"}), {"m": [USER, {"role": "assistant", "content": None}]}, "calls of tools"),
+    "no text in a message": (RowLayout("messages", {"messages": "m"}), {"m": [USER, {"role": "assistant", "content": None}]}, "pictures are not read"),
     "answers alike": (RowLayout("preference", {"chosen": "c", "rejected": "r"}), {"c": "x", "r": "y"}, "begins as that of rejected"),
 }  # fmt: skip
 
@@ -206,8 +208,13 @@ def test_calls_of_tools_are_written_where_that_is_allowed():
     call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     row = {"m": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "9"}]}
     layout = RowLayout("messages", {"messages": "m"})
-    with pytest.raises(BadData, match=r"found a call of a tool. Correct it, or allow data.repair: \[tool-calls\]"):
-        canonical_row(row, layout, "row 1")
+    assert [turn.message for turn in canonical_row(row, layout, "row 1").messages[1:]] == [
+        {
+            "role": "assistant", "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}}],
+        },
+        {"role": "tool", "content": "9"},
+    ]  # fmt: skip
     repairs = Repairs(("tool-calls",))
     record = canonical_row(row, layout, "row 1", repairs)
     assert record.messages[1].content == (
@@ -220,18 +227,54 @@ CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
 
 
 @pytest.mark.parametrize(
-    ("value", "calls"), [(CALL, [CALL]), (f"[{CALL}, {CALL}]", [CALL, CALL]), ("now()", ["now()"])]
+    ("value", "calls", "are_broken"),
+    [(CALL, [CALL], False), (f"[{CALL}, {CALL}]", [CALL, CALL], False), ("now()", ["now()"], True)],
 )
-def test_calls_of_sharegpt_files_are_calls_too(value, calls):
+def test_calls_of_sharegpt_files_are_calls_too(value, calls, are_broken):
     turns = [{"from": "human", "value": "hi"}, {"from": "function_call", "value": value}]
     row = {"c": [*turns, {"from": "observation", "value": "9"}], "tools": "[]"}
     layout = RowLayout("conversations", {"conversations": "c"})
-    with pytest.raises(BadData, match=r"found a call of a tool. Correct it, or allow data.repair: \[tool-calls\]"):
-        canonical_row(row, layout, "row 1")
+    text = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    if are_broken:
+        with pytest.raises(BadData, match=r"a mapping; found \['now\(\)'\]. .* allow data.repair: \[broken-tools\]"):
+            canonical_row(row, layout, "row 1")
+        assert canonical_row(row, layout, "row 1", Repairs(("broken-tools",))).messages[1].content == text
+    else:
+        (turn,) = canonical_row(row, layout, "row 1").messages[1:2]
+        assert [call["function"] for call in turn.calls] == [json.loads(call) for call in calls]
+        assert turn.text == "\n".join(calls)
     repairs = Repairs(("tool-calls",))
     turn = canonical_row(row, layout, "row 1", repairs).messages[1]
-    assert turn.content == "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    assert turn.content == text
     assert repairs.counts == {"tool-calls": 1}
+
+
+def test_tools_of_a_row_are_those_of_its_column():
+    schema = {"name": "weather", "parameters": {"type": "object"}}
+    wrapped = {"type": "function", "function": schema}
+    layout = RowLayout("messages", {"messages": "m", "tools": "t"})
+    for cell in ([wrapped], json.dumps([wrapped]), [schema], [{**wrapped, "strict": None}]):
+        assert json.loads(canonical_row({"m": [USER, ANSWER], "t": cell}, layout, "row 1").tools) == [wrapped]
+    for cell in (None, "", [], "[]"):
+        assert not canonical_row({"m": [USER, ANSWER], "t": cell}, layout, "row 1").tools
+
+
+@pytest.mark.parametrize("cell", [{"name": "weather"}, "[{", '["weather"]', [{"description": "no name"}], 3])
+def test_tools_that_are_no_list_of_schemas_are_an_error_or_a_counted_repair(cell):
+    layout, row = RowLayout("messages", {"messages": "m", "tools": "t"}), {"m": [USER, ANSWER], "t": cell}
+    rule = r"row 1: the column 't' \(tools\) holds a list of JSON schemas with a name each; found .*\[broken-tools\]"
+    with pytest.raises(BadData, match=rule):
+        canonical_row(row, layout, "row 1")
+    repairs = Repairs(("broken-tools",))
+    assert canonical_row(row, layout, "row 1", repairs) == ChatRow((HI, HELLO))
+    assert repairs.counts == {"broken-tools": 1}
+
+
+def test_a_prompt_with_tools_goes_through_the_chat_template():
+    layout = RowLayout("prompt-completion", {"prompt": "p", "completion": "c", "tools": "t"})
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    assert not canonical_row({"p": "Hi", "c": "Hello", "t": tools}, layout, "row 1").is_plain
+    assert canonical_row({"p": "Hi", "c": "Hello", "t": []}, layout, "row 1").is_plain
 
 
 def test_a_preference_has_its_prompt_in_a_column_or_at_the_start_of_both_answers():
