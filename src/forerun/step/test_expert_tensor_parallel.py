@@ -118,7 +118,9 @@ def test_what_cannot_be_split_is_refused_by_name(tmp_path, config, parallel, mes
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"shard": 2, "tensor": 2, "expert": 4, "sequence_parallel": True}])
+@pytest.mark.parametrize(
+    "parallel", [{"shard": 2, "tensor": 2}, {"shard": 2, "tensor": 2, "expert": 4, "sequence_parallel": True}]
+)
 def test_more_compiled_blocks_than_dynamo_compiles_anew(tmp_path, parallel):
     """Each mixture is a break in the graph of its block: nine blocks are one too many where each is compiled anew."""
     MixtralConfig(**SIZES | {"num_hidden_layers": 9}, num_local_experts=EXPERTS).save_pretrained(tmp_path)
