@@ -54,7 +54,13 @@ def test_stopped_anywhere_and_resumed_it_ends_with_the_same_weights(tmp_path, wh
 
 def test_first_steps_are_not_warm(whole):
     _, reports = whole
-    assert [r.step for r in reports if not r.is_warm][:4] == [1, 2, 3, 8], "start, memory profile, thaw of the encoder"
+    assert [r.step for r in reports if not r.is_warm][:4] == [1, 2, 8, 9], "start, thaw of the encoder"
+
+
+def test_steps_whose_memory_is_measured_are_not_warm(tmp_path, monkeypatch):
+    training = tiny_training(tmp_path)
+    monkeypatch.setattr(training, "_heaviest_steps", lambda: {3})
+    assert [r.step for r in run(training) if not r.is_warm][:3] == [1, 2, 4]
 
 
 def test_frozen_encoder_does_not_move_and_then_does(tmp_path):
