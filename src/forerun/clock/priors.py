@@ -51,15 +51,10 @@ reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 7
 TFLOP/s with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
 HEAD_ROUNDING = 32
 """Attention kernels are compiled for heads of multiples of this (`headdim_switch`, FlashAttention 2); zeros fill up."""
-CUDNN_IS_NATIVE = (10,)
-"""Major capabilities for which cuDNN's attention is no older kernel: 980 to 1,157 TFLOP/s with heads of 64 on Blackwell
-(Dao-AILab/flash-attention, pull request 2605)."""
-CUDNN_OF_THIRD = {9: 0.94}
-"""By major capability, cuDNN's speed over FlashAttention-3's, where it is a kernel of the same generation: the mean of
-21 bars with heads of 64 and 128, both passes, 512 to 16k tokens (0.83 to 1.06), on an H100 SXM5 (Shah et al. 2024,
-arXiv:2407.08608, figures 5 and 6)."""
-CUDNN_WITH_WIDE_HEADS = 0.85
-"""The same with heads of 256, forward; of the backward pass nobody shows any. A mask's cost is not known either."""
+CUDNN_IS_NATIVE = (9, 10)
+"""Major capabilities for which cuDNN's attention is no older kernel, with curves of its own
+(benchmarks/priors/cudnn_attention.py). Heads of 256 reach what heads of 128 do: 0.85 of FlashAttention-3's, 0.94 of it
+there (Shah et al. 2024, arXiv:2407.08608, figures 5 and 6, forward). Of a mask that is read nobody shows the cost."""
 WIDE_HEAD = 128
 """Head size beyond which the length at which half of a kernel's share is reached stays the same (priors/fit.py)."""
 HOST_LINK_SHARE = 0.78
@@ -328,20 +323,20 @@ class PriorCosts:
         """FLOP that the kernel executes (causal ones skip half) at the share of peak that it reaches."""
         length, blocks = length_and_blocks(call)
         major = (self.device.compute_capability or (0, 0))[0]
-        of_third = CUDNN_OF_THIRD.get(major) if "cudnn" in call.name else None
-        if of_third is not None and query_of(call).shape[-1] > WIDE_HEAD:
-            of_third = CUDNN_WITH_WIDE_HEADS
-        is_third = "_attention_3_" in call.name or of_third is not None
-        curve = ("attention_3" if is_third else "attention") + ("" if has_diagonal(call) else "_bidirectional")
+        is_cudnn = "cudnn" in call.name and major in CUDNN_IS_NATIVE
+        kind = "attention_cudnn" if is_cudnn else "attention_3" if "_attention_3_" in call.name else "attention"
+        is_backward = "backward" in call.name
+        curve = kind + ("" if has_diagonal(call) else "_bidirectional")
+        curve += "_backward" if is_cudnn and is_backward else ""
         most, half_length, half_wave, start, power = self._coefficients(curve)
         if has_half_rate(self.device):  # products take twice as long, what is beside them does not
             most = 2 / (1 + 1 / most)
         waves, size = blocks / (self.device.sm_count or 1), query_of(call).shape[-1] / WIDE_HEAD
-        share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave) * size**power
-        share *= of_third or 1.0
-        if not is_third and not ("cudnn" in call.name and major in CUDNN_IS_NATIVE):
+        share = most * length / (length + half_length / min(size, 1.0)) * waves / (waves + half_wave)
+        share *= (min(size, 1.0) if is_cudnn else size) ** power
+        if kind == "attention":
             share *= OLDER_SHARE.get(major, 1.0)
-        if "backward" in call.name:
+        if is_backward and not is_cudnn:
             share *= BACKWARD_SHARE
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH

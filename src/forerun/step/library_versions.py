@@ -8,7 +8,7 @@ is in the step, the rest is said.
 No torch is imported here, as the forecast reads what is said.
 
 Not covered: PyTorch's own changes but for the context of its CUDA, the update and attention that its first version 2
-brought, and masks (a causal model without padding has none in any version read).
+brought, cuDNN's attention, and masks (a causal model without padding has none in any version read).
 """
 
 import re
@@ -59,6 +59,13 @@ IN_LISTS = ("adamw", "sgd", "adafactor")
 """PyTorch's optimizers that have a form for lists."""
 FUSED_ATTENTION_FROM = (2, 1, 1)
 """First PyTorch with which transformers takes `scaled_dot_product_attention` (`is_torch_sdpa_available`, 4.36.2)."""
+CUDNN_FIRST_FROM = (2, 11)
+"""First PyTorch whose wheels take cuDNN's attention by themselves on Hopper and data-centre Blackwell: 2.10 has the
+order too (sdp_utils.cpp, check_prefer_cudnn_attention), and wheels with a cuDNN before 9.15.1; those of 2.11 have 9.19
+(huggingface/transformers#48163). 2.9's were built against one too old (pytorch/pytorch#165801), 2.5.1 to 2.8 ask for a
+switch (#138522). Only 2.5.0 did so before."""
+CUDA_OF_NEW_CUDNN = (13,)
+"""Wheels for CUDA 12.9 and before have an older cuDNN still (the same function's comment)."""
 SDPA_FROM: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("bart", "falcon", "gpt_bigcode", "llama", "whisper"), (4, 36)),
     **dict.fromkeys(("mistral", "mixtral"), (4, 37)),
@@ -128,6 +135,13 @@ def cuda_of(versions: Mapping[Library, str]) -> str:
     return versions.get("cuda", CUDA_BEFORE_LAZY if is_old else "")
 
 
+def prefers_cudnn(versions: Mapping[Library, str]) -> bool:
+    """Whether PyTorch takes cuDNN's attention by itself where the card has it; today's does."""
+    torch, cuda = versions.get("torch"), versions.get("cuda")
+    is_old = torch is not None and number_of(torch) < CUDNN_FIRST_FROM
+    return not is_old and (cuda is None or number_of(cuda) >= CUDA_OF_NEW_CUDNN)
+
+
 def has_fused_attention(settings: Settings) -> bool:
     """Whether the stated PyTorch and transformers have `scaled_dot_product_attention` for the model."""
     torch, transformers = settings.versions.get("torch"), settings.versions.get("transformers")
@@ -170,7 +184,7 @@ def version_warnings(settings: Settings) -> list[str]:
         elif name == "torch":
             warnings.append(
                 f"versions: kernels and allocator are those of today's PyTorch; of {version} the size of the CUDA "
-                f"context is modelled, and what `auto` means for attention and the update."
+                f"context is modelled, which kernel attention takes, and what `auto` means for it and the update."
             )
         elif name == "cuda":
             continue

@@ -15,6 +15,7 @@ from forerun.step.library_versions import (
     has_linear_experts,
     kbit_preparation,
     number_of,
+    prefers_cudnn,
     version_warnings,
 )
 from forerun.units import MIB
@@ -68,6 +69,29 @@ def test_a_torch_that_was_built_for_a_later_cuda_has_its_context():
     assert cuda_of({"torch": "1.13.1"}) == ""
     assert forecast(LLAMA | {"versions": {"torch": "2.4"}}, "a100-40gb").memory == forecast(LLAMA, "a100-40gb").memory
     assert forecast(LLAMA | {"versions": {"cuda": "11.3"}}, "mi210").memory == forecast(LLAMA, "mi210").memory
+
+
+@pytest.mark.parametrize(
+    ("versions", "answer"),
+    [({}, True), ({"torch": "2.11"}, True), ({"torch": "2.10.0"}, False), ({"torch": "2.6"}, False),
+     ({"torch": "2.12", "cuda": "12.8"}, False), ({"cuda": "13"}, True), ({"transformers": "4.44"}, True)],
+)  # fmt: skip
+def test_which_versions_prefer_cudnn(versions, answer):
+    assert prefers_cudnn(versions) is answer
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes"), [("h100-80gb", True), ("b200", True), ("a100-80gb", False), ("rtx-5090", False)]
+)
+def test_an_older_torch_takes_flash_attention_on_hopper(gpu, changes):
+    """Twice the time of attention there, and no other on cards where no PyTorch prefers cuDNN's."""
+    wide = {"name": "tiny-llama", "config": {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}}
+    batch = {"micro_batch_size": 16, "sequence_length": 2048}
+    long = LLAMA | {"model": wide, "batch": batch, "data": {"examples": 16}}
+    old, new = (
+        forecast(long | {"versions": versions}, gpu).step.seconds.expected for versions in ({"torch": "2.8"}, {})
+    )
+    assert (old > 1.02 * new) if changes else (old == new)
 
 
 def test_adapters_are_fp32_from_peft_0_12_on():

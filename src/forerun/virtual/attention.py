@@ -97,6 +97,11 @@ FUSED = ("cudnn", "flash", "efficient")
 """Kernels in the order of PyTorch's preference (sdp_utils.cpp, 2.13, priority_order)."""
 
 
+CUDNN_FIRST = ((9, 0), (10, 0), (10, 3))
+"""Compute capabilities where cuDNN comes first (sdp_utils.cpp, check_prefer_cudnn_attention); 10.3 since
+pytorch/pytorch#170800, which is in 2.11."""
+
+
 def _enabled() -> tuple[str, ...]:
     """Kernels that the program has not ruled out (`torch.nn.attention.sdpa_kernel`, `torch.backends.cuda`)."""
     flags = torch.backends.cuda
@@ -162,15 +167,15 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
     alignment = 8 if call.dtype in HALF else 4
     match kernel:
         case "cudnn":
-            # sdp_utils.cpp, check_cudnn_tensor_shapes: 256 on Hopper with cuDNN 9.10, 128 elsewhere, else flash
+            # sdp_utils.cpp, check_cudnn_tensor_shapes: sizes may differ; 256 on Hopper (cuDNN 9.10), 192 beside 128 on
+            # data-centre Blackwell (9.11), 128 elsewhere, else flash
+            sizes = (call.head_size, call.value_size)
             largest = 256 if target.capability == (9, 0) else 128
-            of_blackwell = target.capability[0] == 10 and (call.head_size, call.value_size) == (192, 128)  # cuDNN 9.11
-            fits = (same_size and call.head_size <= largest and call.head_size % 8 == 0) or of_blackwell
-            # by itself PyTorch takes it first on two architectures only; by request from Ampere on
-            # (sdp_utils.cpp, priority_order and check_cudnn_hardware_support)
-            is_on = target.capability in ((9, 0), (10, 0)) or (
-                target.forced == "sdpa:cudnn" and target.capability >= (8, 0)
-            )
+            fits = max(sizes) <= largest and not any(size % 8 for size in sizes)
+            fits = fits or (target.capability[0] == 10 and sizes == (192, 128))
+            # by itself PyTorch takes it first on three architectures only; by request from Ampere on
+            # (sdp_utils.cpp, check_prefer_cudnn_attention and check_cudnn_hardware_support)
+            is_on = target.capability in CUDNN_FIRST or (target.forced == "sdpa:cudnn" and target.capability >= (8, 0))
             # sdp_utils_cpp.h:275 (2.13), check_attn_mask_shape
             return is_on and call.dtype in HALF and fits and not call.mask_needs_gradient
         case "flash":

@@ -9,7 +9,9 @@ import forerun
 from forerun.virtual.attention import AttentionCall, AttentionTarget, choose
 
 PLAIN = AttentionCall(torch.bfloat16, False, 0.0, True, 512, 512, 8, 8, 64, 64)
-T4, A100, ADA, H100, B200 = (AttentionTarget("cuda", c) for c in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
+T4, A100, ADA, H100, B200, B300, RTX_50 = (
+    AttentionTarget("cuda", c) for c in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
+)
 CPU = AttentionTarget("cpu", (0, 0))
 
 
@@ -21,7 +23,13 @@ CPU = AttentionTarget("cpu", (0, 0))
         ({"head_size": 256, "value_size": 256}, H100, "cudnn"),
         ({"head_size": 256, "value_size": 256}, B200, "flash"),
         ({"head_size": 192, "value_size": 128}, B200, "cudnn"),
-        ({"head_size": 192, "value_size": 128}, H100, "efficient"),
+        ({"head_size": 192, "value_size": 128}, H100, "cudnn"),
+        ({"head_size": 192, "value_size": 128}, A100, "efficient"),
+        ({"head_size": 96, "value_size": 64}, B300, "cudnn"),
+        ({}, B300, "cudnn"),
+        ({"head_size": 192, "value_size": 128}, B300, "cudnn"),
+        ({"head_size": 192, "value_size": 192}, B300, "flash"),
+        ({}, RTX_50, "flash"),
         ({"has_mask": True}, A100, "efficient"),
         ({"has_mask": True}, H100, "cudnn"),
         ({"has_mask": True, "mask_needs_gradient": True}, H100, "efficient"),
