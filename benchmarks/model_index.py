@@ -75,8 +75,9 @@ def fields_of(c: Any) -> tuple[str, dict[str, Any]] | None:
     if name.startswith("gemma-2-"):
         scalar = c.attention_scores_scalar or c.head_size
         return "gemma2", llama | {"head_dim": c.head_size, "query_pre_attn_scalar": scalar}
-    if name.startswith(("gemma", "codegemma")):
-        return "gemma", llama | {"head_dim": c.head_size}
+    if name.startswith(("gemma", "codegemma")):  # its 4,096 are litgpt's default; transformers' class has the 8,192
+        sizes = {key: value for key, value in llama.items() if key != "max_position_embeddings"}
+        return "gemma", sizes | {"head_dim": c.head_size}
     if name.startswith("phi-"):
         rotary = {} if c.rotary_percentage == 1 else {"partial_rotary_factor": c.rotary_percentage}
         mini = tied if "phi-4-mini" in name else {}

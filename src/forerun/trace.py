@@ -174,6 +174,8 @@ class Trace:
     """16-bit weights of a quantised model that are not packed."""
     unseen_parameters: int = 0
     """Of parts for images and sound, in a step that reads neither."""
+    positions: int = 0
+    """Tokens that a language model was made for, where it can be given longer sequences; 0 where it has no limit."""
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1

@@ -20,7 +20,7 @@ from forerun.forecasting.ranges import SETTINGS, group_of, run_range, step_range
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.forecasting.reliability import reliability_warnings, with_reliability
 from forerun.forecasting.request import ForecastRequest
-from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
+from forerun.forecasting.run_warnings import checkpoint_warning, length_warning, startup_warning
 from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.forecasting.update_warnings import update_warnings
@@ -246,6 +246,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         figures = "by its kernels, at the pace of PyTorch's published figures"
         warnings.append(f"Compiling is taken as {duration}: {figures}.")
     warnings.extend(note for note in (model.longest.trace.documents, model.disk_note) if note)
+    warnings.extend(length_warning(model.longest.trace))
     warnings.extend(kernel_warnings(model.longest.trace, model.costs))
     warnings.extend(rank_warnings(model.longest.trace, model.costs))
     if request.device.kind == "cuda":

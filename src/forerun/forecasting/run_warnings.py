@@ -1,6 +1,7 @@
-"""What of a run beside its steps is assumed or hidden: a start-up that nobody timed, checkpoints written meanwhile."""
+"""What of a run beside its steps is assumed or hidden: a start-up that nobody timed, checkpoints, unlearned lengths."""
 
 from forerun.records import RunForecast
+from forerun.trace import Trace
 from forerun.units import format_bytes, format_percent, format_seconds
 
 WORTH_SAYING_SHARE = 0.01
@@ -28,4 +29,14 @@ def checkpoint_warning(run: RunForecast, write_seconds: float) -> list[str]:
         f"Checkpoints: {run.checkpoints_written} x {format_bytes(run.checkpoint_bytes)} take {format_seconds(writing)} "
         f"to write, beside training; it waits for {format_seconds(waiting)} of that, the last one and what is slower "
         f"than the steps between two. With checkpoints.background=never it waits for all."
+    ]
+
+
+def length_warning(trace: Trace) -> list[str]:
+    """A sentence on sequences beyond the positions that a model's weights have seen; none where they are within."""
+    if not trace.positions or trace.sequence_length <= trace.positions:
+        return []
+    return [
+        f"batch.sequence_length: the model was made for {trace.positions:,} tokens; found {trace.sequence_length:,}. "
+        f"Positions beyond are computed, but published weights have not seen them."
     ]

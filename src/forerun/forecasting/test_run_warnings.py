@@ -1,7 +1,8 @@
 """A start-up that was stated is listed as assumed; of checkpoints it is said what is written and what is waited for."""
 
-from forerun.forecasting.run_warnings import checkpoint_warning, startup_warning
+from forerun.forecasting.run_warnings import checkpoint_warning, length_warning, startup_warning
 from forerun.records import Range, RunForecast, RunPhases
+from forerun.trace import Trace
 
 
 def run(startup=30.0, whole=37.5, count=48, waiting=0.8):
@@ -24,3 +25,10 @@ def test_what_checkpoints_write_and_what_training_waits_for():
     assert warning.startswith("Checkpoints: 48 x 768 MiB take 38.4 s to write, beside training; it waits for 800 ms")
     assert checkpoint_warning(run(waiting=48 * 0.8), 0.8) == [], "in the foreground all of it is waited for"
     assert checkpoint_warning(run(count=1), 0.8) == []
+
+
+def test_lengths_beyond_what_weights_have_seen_are_said():
+    (warning,) = length_warning(Trace(positions=8192, sequence_length=16384))
+    assert warning.startswith("batch.sequence_length: the model was made for 8,192 tokens; found 16,384.")
+    assert length_warning(Trace(positions=8192, sequence_length=8192)) == []
+    assert length_warning(Trace(sequence_length=10**6)) == [], "no limit"

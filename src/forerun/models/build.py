@@ -119,12 +119,18 @@ def maximum_length(config: Any) -> int | None:
     return positions - 2 if config.model_type in OFFSET_POSITIONS else positions
 
 
+def has_rotary_positions(config: Any) -> bool:
+    """Whether positions are angles, which transformers works out for any length; tables of them end."""
+    text = getattr(config, "text_config", None)
+    return hasattr(config if text is None else text, "rope_parameters")
+
+
 def config_of(settings: Settings) -> Any:
     """The configuration of the settings' architecture, which must have positions for their sequence length.
 
     Raises:
         UnknownModel: no such architecture.
-        InvalidSettings: the sequences are too long for it, or an override is no field of it.
+        InvalidSettings: its table of positions ends before the sequences do, or an override is no field of it.
     """
     config = model_config(
         settings.model.name, settings.model.config, settings.model.attention, settings.media.image_size
@@ -138,7 +144,7 @@ def config_of(settings: Settings) -> Any:
             f"at most. Set it to {loop} or less."
         )
     limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
-    if limit is not None and settings.batch.sequence_length > limit:
+    if limit is not None and settings.batch.sequence_length > limit and not has_rotary_positions(config):
         raise InvalidSettings(
             f"batch.sequence_length: {settings.model.name} has positions for {limit} tokens; found "
             f"{settings.batch.sequence_length}. Set it to {limit} or less, or choose a longer model."

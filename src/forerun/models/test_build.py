@@ -57,6 +57,15 @@ def test_maximum_length(name, length):
     assert maximum_length(model_config(name, {}, "auto")) == length
 
 
+def test_only_tables_of_positions_end():
+    """Angles are worked out for any length, in transformers too; Gemma's sizes of another library said 4,096."""
+    assert maximum_length(model_config("gemma-7b", {}, "auto")) == 8192
+    content = {"name": "r", "workload": "causal-lm", "data": {"examples": 8}, "batch": {"sequence_length": 9000}}
+    assert config_of(settings_from({**content, "model": {"name": "gemma-7b"}})).model_type == "gemma"
+    with pytest.raises(InvalidSettings, match="gpt2 has positions for 1024 tokens; found 9000"):
+        config_of(settings_from({**content, "model": {"name": "gpt2"}}))
+
+
 def test_a_loop_over_tokens_in_python_is_traced_only_for_few():
     content = {"name": "r", "workload": "causal-lm", "model": {"name": "rwkv-4-169m-pile"}, "data": {"examples": 8}}
     assert config_of(settings_from({**content, "batch": {"sequence_length": 64}})).model_type == "rwkv"

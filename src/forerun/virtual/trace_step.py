@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from forerun.data.plan import BatchShape
 from forerun.errors import UntraceableOp
 from forerun.hardware.catalogue import Device
+from forerun.models.build import has_rotary_positions, maximum_length
 from forerun.models.guard import guarded
 from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
@@ -340,6 +341,8 @@ def _describe(
     trace.paged_bytes = paged_bytes(step.optimizer)
     if step.settings.workload == "causal-lm":
         trace.unseen_parameters = unseen_parameters(step.model)
+    if hasattr(step.model, "config") and has_rotary_positions(step.model.config):
+        trace.positions = maximum_length(step.model.config) or 0
     if step.settings.quantization != "none":
         trace.unpacked_expert_bytes, trace.narrow_bytes = unpacked_expert_bytes(step.model), narrow_bytes(step.model)
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
