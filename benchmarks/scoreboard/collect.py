@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scoreboard.collect_published import published_rows
+from benchmarks.scoreboard.collect_strangers import stranger_rows
 from benchmarks.scoreboard.collect_user import OUTSIDE, lines, user_rows
 from benchmarks.scoreboard.rows import ADDED, FOLDER, Row, row_from
 
@@ -328,7 +329,7 @@ def main() -> None:
     tables |= {name: [row(**fields) for fields in rows] for name, rows in as_asked.items() if name not in OUTSIDE}
     for name, rows in tables.items():
         write_table(FOLDER / f"{name}.csv", COLUMNS, rows)
-    for name, asked in published_rows(lines(truth)).items():
+    for name, asked in (published_rows(lines(truth)) | {"strangers": stranger_rows()}).items():
         write_table(ADDED / "rows" / f"{name}.csv", [*COLUMNS, *RUN_COLUMNS], [row(**fields) for fields in asked])
 
 
