@@ -4,7 +4,7 @@ A `Trace` is written by the virtual GPU and read by two replays: memory (allocat
 order; each is a pair `(kind, index)` where kind is ALLOCATE or FREE (index into `storages`) or OP (index into `ops`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -206,6 +206,13 @@ class Trace:
         """How often a step runs what was traced of a micro-step, or of none (-1)."""
         is_last_apart = self.micro_steps > 2
         return self.accumulation - 1 - is_last_apart if micro_step == 1 else 1
+
+    def warm_calls(self) -> Iterator[tuple[Call, int]]:
+        """Calls of one optimizer step in order, each with how often a step makes it there."""
+        for kind, index in self.events[self.warm_from :]:
+            if kind == OP:
+                op = self.ops[index]
+                yield self.calls[op.call], self.repeats(op.micro_step)
 
     def part(self, begin: int, end: int) -> "Trace":
         """What happened in `events[begin:end]`, as a trace of its own."""

@@ -23,14 +23,14 @@ TILE_ROWS = 128
 
 def expert_warnings(trace: Trace, costs: Costs) -> list[str]:
     """Sentences for the reader of a forecast; none where the model has no grouped products."""
-    ops = [trace.calls[trace.ops[index].call] for kind, index in trace.events[trace.warm_from :] if kind == OP]
-    forward = [call for call in ops if call.name.startswith(GROUPED) and _groups(call)]
+    calls = list(trace.warm_calls())
+    forward = [call for call, _ in calls if call.name.startswith(GROUPED) and _groups(call)]
     if not forward:
         return []
-    seconds = sum(costs.device_seconds(call) for call in ops if call.name.startswith(GROUPED))
-    total = sum(costs.device_seconds(call) for call in ops if not call.is_view)
+    seconds = sum(times * costs.device_seconds(call) for call, times in calls if call.name.startswith(GROUPED))
+    total = sum(times * costs.device_seconds(call) for call, times in calls if not call.is_view)
     rows, groups = max((_rows(call), _groups(call)) for call in forward)
-    groups_of_ranks = {_group(call) for call in ops if call.name.startswith(EXCHANGE)}
+    groups_of_ranks = {_group(call) for call, _ in calls if call.name.startswith(EXCHANGE)}
     ranks = math.prod(size for _, size in groups_of_ranks)  # rows of other machines come through several groups
     if ranks > 1 and _is_dealt(trace):
         return [

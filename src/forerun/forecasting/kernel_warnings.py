@@ -5,7 +5,7 @@ import math
 from forerun.clock.costs import Costs
 from forerun.clock.recurrent import CAUTION, has_recurrent
 from forerun.memory.overhead import uses_cudnn
-from forerun.trace import OP, Call, Trace
+from forerun.trace import Call, Trace
 from forerun.units import format_bytes, format_seconds
 
 MATH = "aten._safe_softmax"
@@ -30,16 +30,16 @@ def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
 
 def _math_attention(trace: Trace, costs: Costs) -> str:
     """What attention by plain arithmetic costs a step, why it is, and which setting avoids it."""
-    ops = [trace.ops[index].call for kind, index in trace.events[trace.warm_from :] if kind == OP]
     scores = {_elements(call): call for call in trace.calls if call.name.startswith(MATH)}
-    attended = [trace.calls[index] for index in ops if trace.calls[index].name.startswith(MATH)]
+    calls = list(trace.warm_calls())
+    attended = [(call, times) for call, times in calls if call.name.startswith(MATH)]
     if not attended:
         return ""
-    seconds = sum(costs.device_seconds(trace.calls[index]) for index in ops if _touches(trace.calls[index], scores))
-    most = max(call.bytes_written for call in attended)
+    seconds = sum(times * costs.device_seconds(call) for call, times in calls if _touches(call, scores))
+    most, number = max(call.bytes_written for call, _ in attended), sum(times for _, times in attended)
     reasons = list(dict.fromkeys(trace.math_attention)) or ["no fused kernel takes these inputs"]
     return (
-        f"Attention falls back to plain arithmetic (math) in {len(attended)} calls a step: {'; '.join(reasons)}. "
+        f"Attention falls back to plain arithmetic (math) in {number} calls a step: {'; '.join(reasons)}. "
         f"Its scores take {format_bytes(most)} a call and {format_seconds(seconds)} a step. {_remedy(reasons[0])}"
     )
 

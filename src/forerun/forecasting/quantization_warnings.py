@@ -3,7 +3,7 @@
 from forerun.clock.costs import Costs
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import kbit_preparation
-from forerun.trace import OP, Trace
+from forerun.trace import Trace
 from forerun.units import format_bytes, format_percent, format_seconds
 
 BYTES = {"int8": 1.0, "nf4": 0.5, "nf4-double": 0.5}
@@ -40,19 +40,16 @@ def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> lis
 
 def _wide_products(trace: Trace, costs: Costs) -> list[str]:
     """What float32 costs where bitsandbytes multiplies gradients in the dtype of the layer's input."""
-    calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[trace.warm_from :] if kind == OP]
-    seconds = [costs.device_seconds(call) for call in calls]
+    calls = [(call, times * costs.device_seconds(call)) for call, times in trace.warm_calls()]
     wide = sum(
-        second
-        for call, second in zip(calls, seconds, strict=True)
-        if call.flops and all(spec.dtype == "float32" for spec in call.inputs)
+        seconds for call, seconds in calls if call.flops and all(spec.dtype == "float32" for spec in call.inputs)
     )
-    share, passes = wide / sum(seconds), trace.accumulation / max(1, trace.micro_steps)
+    share = wide / sum(seconds for _, seconds in calls)
     if share < WIDE_SHARE:
         return []
     return [
         f"int8: bitsandbytes multiplies gradients in the dtype of a layer's input, which is float32 here: "
-        f"{format_seconds(wide * passes)} a step in float32 without tensor cores, {format_percent(share)} of the "
+        f"{format_seconds(wide)} a step in float32 without tensor cores, {format_percent(share)} of the "
         f"device's time. precision bf16-true keeps inputs in 16 bits where nothing was prepared for k-bit training; "
         f"nf4 multiplies in 16 bits."
     ]

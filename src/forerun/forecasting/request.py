@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from forerun.clock.between_ranks import job_of
 from forerun.data.plan import BatchPlan
 from forerun.errors import InvalidSettings
 from forerun.experience import Correction, DeviceCalibration
@@ -71,6 +72,9 @@ class ForecastRequest:
 
     def __post_init__(self) -> None:
         require_precision(self.settings, self.device)
+        if self.settings.cluster.network != "auto":  # wrong words are told before minutes of tracing
+            cluster = self.settings.cluster
+            job_of(self.device, self.settings.parallel.world_size, cluster.gpus_per_node, cluster.network)
         price = self.price_per_hour
         if price is not None and not 0 <= price <= HIGHEST_PRICE:
             raise InvalidSettings(

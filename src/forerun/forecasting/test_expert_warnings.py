@@ -1,6 +1,7 @@
 """What is assumed of routing is said with figures that can be counted by hand."""
 
 import itertools
+import re
 
 import pytest
 
@@ -21,6 +22,19 @@ def test_rows_and_experts_are_those_of_the_step():
     assert warning.startswith(f"Assumed: {rows} rows are routed evenly over {EXPERTS} experts, {rows // EXPERTS} each.")
     dense = MIXTRAL | {"model": {"name": "tiny-llama"}}
     assert not any("experts" in w for w in forecast(dense, "a100-40gb").warnings)
+
+
+def test_seconds_are_those_of_all_micro_steps():
+    """Two micro-steps are traced; the second stands for the others."""
+
+    def told(micro_steps):
+        batch = MIXTRAL["batch"] | {"gradient_accumulation_steps": micro_steps}
+        settings = MIXTRAL | {"batch": batch, "data": {"examples": 64}}
+        (warning,) = [w for w in forecast(settings, "a100-40gb").warnings if "experts" in w]
+        number, unit = re.search(r"take ([\d.]+) (\S+) a step", warning).groups()
+        return float(number) * {"µs": 1, "ms": 1000}[unit]
+
+    assert told(8) == pytest.approx(8 * told(1), rel=0.01)
 
 
 @pytest.mark.parametrize(("rows", "groups"), [(5, 2), (300, 3), (129, 2), (2, 3), (512, 2)])

@@ -185,3 +185,11 @@ def test_arithmetic_alone_says_why_a_layout_cannot_be():
     assert "cannot be dealt evenly to 12" in why[12, "shard 12"].text or why[12, "shard 12"].cause == "batch"
     assert why[4, "tensor 4 (sequence)"].cause == "heads"
     assert {layout.description for layout in layouts} >= {"shard 4", "shard 2 × tensor 2 (sequence)"}
+
+
+def test_a_network_that_nobody_knows_is_told_before_anything_is_traced(monkeypatch):
+    monkeypatch.setattr("forerun.forecasting.step_model.step_trace", lambda *_, **__: pytest.fail("traced"))
+    content = {"name": "n", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 64},
+               "parallel": {"shard": 16}, "cluster": {"network": "100gbe"}}  # fmt: skip
+    with pytest.raises(UnknownNetwork, match="No network named '100gbe'"):
+        forerun.forecast(content, gpu="h100-80gb")
