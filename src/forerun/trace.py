@@ -185,6 +185,8 @@ class Trace:
     """Dtype of the step's matrix products, whose peak mfu is measured against."""
     tf32: bool = False
     """fp32 matrix products run on TF32 tensor cores."""
+    is_deterministic: bool = False
+    """`torch.use_deterministic_algorithms` is on."""
     tries_algorithms: bool = False
     """`torch.backends.cudnn.benchmark` is on."""
     warm_from: int = 0

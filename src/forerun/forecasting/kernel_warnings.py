@@ -17,11 +17,18 @@ TRIED = (
     "2.4 times what its steps need. With torch.backends.cudnn.benchmark = False both are alike."
 )
 """2.78 GB forecast, 6.54 measured (benchmarks/truth, `sharpness_wide_resnet`)."""
+DETERMINISTIC = (
+    "torch.use_deterministic_algorithms: sums by index are made in another way and new memory is filled, at a cost "
+    "that is not modelled; take the step as the least. torch.utils.deterministic.fill_uninitialized_memory = False "
+    "leaves out the filling."
+)
 
 
 def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
     """Sentences for the reader of a forecast; none where every kernel is the one asked for, priced by measurements."""
     cautions = [CAUTION] if has_recurrent(trace.calls) else []
+    if trace.is_deterministic:
+        cautions.append(DETERMINISTIC)
     if trace.tries_algorithms and uses_cudnn(trace):
         cautions.append(TRIED)
     fall_back = _math_attention(trace, costs)

@@ -72,6 +72,7 @@ PICTURES = """
 import torch
 from torch import nn
 torch.backends.cudnn.benchmark = {tries}
+torch.use_deterministic_algorithms({sums})
 net = nn.{layer}.cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(2):
@@ -85,10 +86,21 @@ for _ in range(2):
 )  # fmt: skip
 def test_algorithms_that_are_tried_are_told(tries, layer, is_said, tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(PICTURES.format(tries=tries, layer=layer))
+    script.write_text(PICTURES.format(tries=tries, layer=layer, sums=False))
     command = ["python", str(script)]
     before = torch.backends.cudnn.benchmark
     forecasts, run = forecast_program(parse_command(command), command, [device("t4")])
     assert run.exit_code == 0, run.error
     assert any("cudnn.benchmark" in warning for warning in forecasts[0].warnings) == is_said
     assert torch.backends.cudnn.benchmark is before
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_deterministic_algorithms_are_told(sums, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PICTURES.format(tries=False, layer="Linear(8, 4)", sums=sums))
+    command = ["python", str(script)]
+    forecasts, run = forecast_program(parse_command(command), command, [device("t4")])
+    assert run.exit_code == 0, run.error
+    assert any("use_deterministic_algorithms" in warning for warning in forecasts[0].warnings) == sums
+    assert not torch.are_deterministic_algorithms_enabled(), "put back as it was"

@@ -176,6 +176,11 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
             # by itself PyTorch takes it first on three architectures only; by request from Ampere on
             # (sdp_utils.cpp, check_prefer_cudnn_attention and check_cudnn_hardware_support)
             is_on = target.capability in CUDNN_FIRST or (target.forced == "sdpa:cudnn" and target.capability >= (8, 0))
+            # sdp_utils.cpp, check_cudnn_deterministic
+            is_on = is_on and (
+                not torch.are_deterministic_algorithms_enabled()
+                or torch.is_deterministic_algorithms_warn_only_enabled()
+            )
             # sdp_utils_cpp.h:275 (2.13), check_attn_mask_shape
             return is_on and call.dtype in HALF and fits and not call.mask_needs_gradient
         case "flash":

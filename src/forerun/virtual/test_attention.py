@@ -63,6 +63,15 @@ def test_a_forced_kernel_is_taken_when_it_can():
     assert choose(replace(PLAIN, has_mask=True), replace(A100, forced="sdpa:flash")) == "math"
 
 
+@pytest.mark.parametrize(("warn_only", "kernel"), [(False, "flash"), (True, "cudnn")])
+def test_deterministic_algorithms_rule_cudnn_out(warn_only, kernel):
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        assert choose(PLAIN, H100) == kernel
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_cudnn_is_taken_by_request_from_ampere_on():
     assert choose(PLAIN, replace(A100, forced="sdpa:cudnn")) == "cudnn"
     assert choose(PLAIN, replace(A100, forced="sdpa")) == "flash"

@@ -191,6 +191,10 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
 def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
     """A session whose operators are recorded with their lines, phases and steps: the one way in of every door."""
     recorder, tries = session.recorder, torch.backends.cudnn.benchmark
+    deterministic = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     recorder.keeps_lines = True
     try:
         with put_back_everywhere(), session, recognising_phases(recorder), recorder.phase(Phase.FORWARD, 0), watcher:
@@ -201,7 +205,9 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
         # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
         recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
         recorder.trace.tries_algorithms = torch.backends.cudnn.benchmark
+        recorder.trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
         torch.backends.cudnn.benchmark = tries
+        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
 def run_in_session(
