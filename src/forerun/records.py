@@ -176,6 +176,8 @@ class ForecastDetail(Record):
     traced_lengths: list[int] = []
     padded_tokens_per_step: float = 0.0
     device_name: str = ""
+    price: str = ""
+    """Dollars an hour behind the cost, who asks them, and since which day; empty where no price is known."""
     versions: dict[str, str] = {}
     corrected_by: dict[str, float] = {}
     """Factor of each term that past runs taught."""

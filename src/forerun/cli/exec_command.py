@@ -14,8 +14,10 @@ from forerun.cli.file_wall import hand_out, is_inside
 from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
     NOT_IN_DOCUMENT,
+    CloudOption,
     GpuOption,
     JsonOption,
+    at_prices_of,
     gpu_names,
     ledger_if_any,
     print_json,
@@ -40,6 +42,7 @@ RanksOption = Annotated[int | None, typer.Option("--nproc-per-node", min=1, help
 GpusOption = Annotated[
     int | None, typer.Option("--gpus", min=1, help="GPUs that one process drives by itself (device_map, cuda:1).")
 ]
+PriceOption = Annotated[float | None, typer.Option("--price", min=0, help="Price per hour of one device, in dollars.")]
 NetworkOption = Annotated[
     str | None, typer.Option("--network", help="What joins machines: `forerun networks`, or a file of nccl-tests.")
 ]
@@ -67,9 +70,8 @@ def execute(
     rank: Annotated[
         str, typer.Option("--rank", help="Ranks to run: kinds (one of each), numbers, first, middle, last; by commas.")
     ] = "kinds",
-    price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Price per hour of one device, in dollars.")
-    ] = None,
+    price: PriceOption = None,
+    cloud: CloudOption = None,
     keep_files: Annotated[
         bool, typer.Option("--keep-files", help="Let the program write its files; else they are thrown away.")
     ] = False,
@@ -88,7 +90,7 @@ def execute(
     from forerun.hardware.catalogue import device
     from forerun.virtual.cuda.launchers import parse_command
 
-    devices = [device(name) for name in gpu_names(gpu, default=usual_gpu)]
+    devices = at_prices_of(cloud, price, [device(name) for name in gpu_names(gpu, default=usual_gpu)])
     program = replace(parse_command(command, nproc_per_node, nnodes, gpus), network=_network(network))
     exports = _Exports(
         _writable(snapshot, "--snapshot"), _writable(trace, "--trace"), _page_folder() if as_html else None
@@ -96,9 +98,9 @@ def execute(
     ranks = [] if rank == KINDS else ranks_of(rank, program.world_size)
     if len(ranks) > 1:
         exports.refuse_several_ranks(devices)
-        numbers = {"--steps": steps, "--total-steps": total_steps, "--price": price, "--gpu": devices[0].name}
+        numbers = {"--steps": steps, "--total-steps": total_steps, "--price": price, "--cloud": cloud}
         numbers |= {"--nproc-per-node": nproc_per_node, "--nnodes": nnodes, "--network": program.network}
-        largest = forecast_ranks(command, ranks, numbers)
+        largest = forecast_ranks(command, ranks, numbers | {"--gpu": devices[0].name})
         _show([largest], as_json)
         return _leave([largest], largest.script.exit_code, largest.out_of_memory is not None)
     with _own_output() if as_json else contextlib.nullcontext():

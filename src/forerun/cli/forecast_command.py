@@ -8,12 +8,14 @@ from forerun.cli.options import (
     EXIT_DOES_NOT_FIT,
     NOT_IN_DOCUMENT,
     BadgeOption,
+    CloudOption,
     GpuOption,
     JsonOption,
     SetOption,
     TargetArgument,
     ThreadsOption,
     WhatIfOption,
+    at_prices_of,
     gpu_names,
     ledger_if_any,
     print_json,
@@ -43,6 +45,7 @@ def forecast(
     gpu: GpuOption = None,
     overrides: SetOption = None,
     price: Annotated[float | None, typer.Option("--price", help="Price per hour of one device, in dollars.")] = None,
+    cloud: CloudOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what is alive at the memory peak and what each setting would save.")
     ] = False,
@@ -62,7 +65,7 @@ def forecast(
         from forerun.forecasting.apart import only_forecasts
         from forerun.settings.load import settings_from
 
-    devices = [find_device(name) for name in gpu_names(gpu, default=usual_gpu)]
+    devices = at_prices_of(cloud, price, [find_device(name) for name in gpu_names(gpu, default=usual_gpu)])
     only_forecasts()
     settings = resolve(target, overrides or ())
     if versions is not None:

@@ -16,6 +16,7 @@ from forerun.errors import InvalidSettings
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from forerun.hardware.catalogue import Device
     from forerun.ledger.store import Ledger
     from forerun.plan.choose import PlanLimits
 
@@ -98,6 +99,12 @@ GpuOption = Annotated[
         autocompletion=complete_gpus,
     ),
 ]  # fmt: skip
+CloudOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cloud", metavar="CLOUD", help="At this cloud's list price (forerun prices); CLOUD:spot at its spot price."
+    ),
+]
 WhatIfOption = Annotated[
     bool, typer.Option("--what-if", help="Add a line for each change of settings: memory and time with it.")
 ]
@@ -148,6 +155,21 @@ def gpu_names(options: list[str] | None, default: str | Callable[[], str]) -> li
         raise InvalidSettings("--gpu: a name of the catalogue, or cpu; found nothing. `forerun gpus` lists them.")
     names = [name.strip() for option in options or [] for name in option.split(",") if name.strip()]
     return list(dict.fromkeys(names)) or [default if isinstance(default, str) else default()]
+
+
+def at_prices_of(cloud: str | None, price: float | None, devices: "list[Device]") -> "list[Device]":
+    """`devices` at the list prices of `cloud`, or as they are without one.
+
+    Raises:
+        InvalidSettings: `price` is stated too, or the cloud has no price of one of them.
+    """
+    if cloud is None:
+        return devices
+    if price is not None:
+        raise InvalidSettings("--cloud and --price: one price; both were found. Drop one.")
+    from forerun.hardware.list_prices import at_cloud
+
+    return [at_cloud(device, cloud) for device in devices]
 
 
 def usual_gpu() -> str:

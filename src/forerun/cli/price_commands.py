@@ -1,5 +1,6 @@
 """`prices`: what clouds ask for GPUs; `prices update` reads today's, which forecasts then take."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,11 +9,11 @@ from forerun.cli.options import JsonOption, print_json, say_note
 from forerun.cli.output import print_view, with_format
 
 if TYPE_CHECKING:
-    from forerun.hardware.stored_prices import StoredPrices
+    from forerun.hardware.stored_prices import CloudPrice, StoredPrices
 
 PRICES_SCHEMA = "forerun.prices/1"
 MOST_NAMED = 8
-prices_app = typer.Typer(help="What clouds ask for GPUs: those stored by the last update; prices update reads today's.")
+prices_app = typer.Typer(help="What clouds ask for GPUs, with days and sources; prices update reads today's.")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,22 +26,17 @@ def add_to(app: typer.Typer) -> None:
 def prices(
     context: typer.Context,
     gpu: Annotated[str | None, typer.Option("--gpu", metavar="GPU", help="Only prices of this GPU.")] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Only prices of this cloud.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the prices of the last update, by GPU and cloud."""
+    """List what clouds ask for a GPU: list prices of the catalogue with their days, and those of the last update."""
     if context.invoked_subcommand is not None:
         return
-    from forerun.errors import BadData
     from forerun.hardware.catalogue import device
+    from forerun.hardware.list_prices import cloud_prices
     from forerun.hardware.stored_prices import stored_prices
 
-    stored = stored_prices()
-    if stored is None:
-        raise BadData(
-            "prices: stored by an update; found none. forerun prices update reads today's; until then those of the "
-            "catalogue are taken (forerun gpus)."
-        )
-    _show(stored, None if gpu is None else device(gpu).name, as_json)
+    _show(cloud_prices(None if gpu is None else device(gpu).name, cloud), stored_prices(), as_json)
 
 
 @prices_app.command()
@@ -64,18 +60,16 @@ def update(
     if result.unknown:
         names = ", ".join(name for name, _ in result.unknown.most_common(MOST_NAMED))
         say_note(f"prices: {len(result.unknown)} names are no GPU of the catalogue, or several: {names}.")
-    _show(result.stored, None, as_json)
+    _show(sorted(result.stored.prices, key=lambda row: (row.gpu, row.dollars_per_hour)), result.stored, as_json)
 
 
-def _show(stored: "StoredPrices", gpu: str | None, as_json: bool) -> None:
-    from forerun.hardware.price_update import prices_of
+def _show(rows: "Sequence[CloudPrice]", last: "StoredPrices | None", as_json: bool) -> None:
     from forerun.report.hardware_tables import prices_table
 
-    rows = list(prices_of(stored, gpu))
     if as_json:
         print_json({
-            "schema": PRICES_SCHEMA, "date": stored.date, "source": stored.source,
+            "schema": PRICES_SCHEMA, "date": last and last.date, "source": last and last.source,
             "prices": [row.model_dump(mode="json") for row in rows],
         })  # fmt: skip
     else:
-        print_view(prices_table(rows, stored.date, stored.source))
+        print_view(prices_table(rows))

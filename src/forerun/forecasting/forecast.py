@@ -24,6 +24,7 @@ from forerun.forecasting.run_warnings import checkpoint_warning, length_warning,
 from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.forecasting.update_warnings import update_warnings
+from forerun.hardware.list_prices import price_text
 from forerun.memory.overhead import outside_bytes, uses_cudnn
 from forerun.memory.resident import resident_bytes
 from forerun.records import (
@@ -303,6 +304,7 @@ def _detail(request: ForecastRequest, model: StepModel, corrected_by: dict[str, 
         traced_lengths=[t.shape.length for t in model.traced],
         padded_tokens_per_step=request.plan.padded_tokens / request.plan.steps,
         device_name=request.device.name,
+        price=price_text(request.device, request.price_per_hour),
         versions=made_with(),
         corrected_by=corrected_by,
         final_evaluation_seconds=_final_evaluation_seconds(request, model) * corrected_by.get("evaluation", 1.0),

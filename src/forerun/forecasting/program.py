@@ -47,6 +47,7 @@ from forerun.forecasting.program_run import (
 from forerun.forecasting.program_warnings import compile_seconds, program_warnings
 from forerun.forecasting.ranges import PROGRAM, group_of, spread, step_range
 from forerun.hardware.catalogue import Device
+from forerun.hardware.list_prices import price_text
 from forerun.memory.card import CardReplay, replay_on_card
 from forerun.memory.explanation import RankExchange
 from forerun.memory.overhead import outside_bytes
@@ -229,7 +230,7 @@ def forecast_run(
         warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
         + loop_warnings(earlier, run, rests),
         not_modelled=not_modelled(run, costs),
-        detail=ForecastDetail(device_name=device.name, versions=made_with()),
+        detail=_detail(device, price_per_hour),
         script=ScriptReport(
             command=text,
             exit_code=run.exit_code,
@@ -252,6 +253,10 @@ def forecast_run(
         rests=rests,
         out_of_memory=_out_of_memory(run),
     )  # fmt: skip
+
+
+def _detail(device: Device, price_per_hour: float | None) -> ForecastDetail:
+    return ForecastDetail(device_name=device.name, versions=made_with(), price=price_text(device, price_per_hour))
 
 
 def _length(watcher: StepWatcher, total_steps: int | None) -> ProgramLength | None:

@@ -39,12 +39,17 @@ NOISE = frozenset(
         "with",
         "mig",
         "slice",
-        "dgx",
-        "hgx",
         "runpod",
+        "io",
         "vast",
         "vastai",
+        "ai",
         "lambda",
+        "labs",
+        "crusoe",
+        "akash",
+        "cloud",
+        "instance",
         "paperspace",
         "modal",
         "coreweave",
@@ -56,6 +61,8 @@ NOISE = frozenset(
     ]
 )
 """Words that tell no card from another, sellers among them."""
+SELLERS = re.compile(r"^(?:aws|amazon|ec2|sagemaker|azure|gcp|google(?:-cloud)?|oci|oracle(?:-cloud)?)-(?=.)")
+"""Before the name of a machine type."""
 LAPTOP = frozenset({"laptop", "mobile", "notebook"})
 TELLING = LAPTOP | {"ti", "super"}
 """Words without which another chip is meant, also where only one row has the memory that was typed."""
@@ -153,9 +160,11 @@ def aliases() -> dict[str, tuple[str, ...]]:
 
 
 def _key(text: str) -> str:
-    """A name as machine types are compared: lower case, one dash for each gap, no prefix of Azure or SageMaker."""
-    plain = text.lower().replace("_", "-").replace("×", "x")
-    return "-".join(plain.split()).removeprefix("standard-").removeprefix("ml.")
+    """A name as machine types are compared: lower case, one dash for each gap, no cloud's name or prefix before it."""
+    plain = "-".join(text.lower().replace("_", "-").replace("×", "x").split())
+    while SELLERS.match(plain):
+        plain = SELLERS.sub("", plain)
+    return plain.removeprefix("standard-").removeprefix("ml.")
 
 
 @cache

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def update_prices(source: str = SOURCE, clouds: Sequence[str] = CLOUDS) -> Price
             f"stays. Without a network, --from FOLDER reads a copy."
         )
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    stored = StoredPrices(date=today, source=source, prices=prices)
+    dated = [price.model_copy(update={"date": today, "source": source}) for price in prices]
+    stored = StoredPrices(date=today, source=source, prices=dated)
     _write(stored, prices_file())
     forget_prices()
     return PriceUpdate(stored, unread, unknown)
@@ -103,7 +104,7 @@ def read_prices(text: str, cloud: str, unknown: Counter[str]) -> list[CloudPrice
         spot = _number(row.get("SpotPrice"))
         price = CloudPrice(
             gpu=gpu, cloud=cloud, dollars_per_hour=whole / count, machine=f"{machine} ({count:g})",
-            spot_dollars_per_hour=spot / count if spot else None,
+            spot_dollars_per_hour=spot / count if spot else None, region=row.get("Region") or "",
         )  # fmt: skip
         least[gpu] = _lesser(least.get(gpu), price)
     return list(least.values())
@@ -167,9 +168,3 @@ def _write(stored: StoredPrices, path: Path) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise FilesNotWritten(f"{path}: prices are stored there; found {error.strerror}. Free the disk.") from error
-
-
-def prices_of(stored: StoredPrices, gpu: str | None) -> Iterable[CloudPrice]:
-    """Prices of one GPU, or of all; the cheapest of each GPU first."""
-    rows = [price for price in stored.prices if gpu is None or price.gpu == gpu]
-    return sorted(rows, key=lambda price: (price.gpu, price.dollars_per_hour))

@@ -25,6 +25,11 @@ class CloudPrice(Record):
     spot_dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     machine: str
     """Machine type, with the number of GPUs that it has."""
+    region: str = ""
+    """Where this machine costs so; empty where the source does not say."""
+    date: str = ""
+    """Day on which the price was read, year-month-day; empty in files that older versions stored."""
+    source: str = ""
 
 
 class StoredPrices(Record):

@@ -10,7 +10,7 @@ import pytest
 from forerun.errors import BadData
 from forerun.hardware import stored_prices as stored
 from forerun.hardware.catalogue import device, forget_prices
-from forerun.hardware.price_update import prices_of, read_prices, update_prices
+from forerun.hardware.price_update import read_prices, update_prices
 
 HEADER = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
 LAMBDA = HEADER + (
@@ -49,6 +49,7 @@ def test_the_least_price_of_a_gpu_is_that_of_its_cheapest_machine():
     assert prices["a100-40gb"].dollars_per_hour == 1.10
     assert prices["a100-40gb"].spot_dollars_per_hour == 1.0  # of the machine of eight
     assert prices["a100-40gb"].machine == "gpu_1x_a100 (1)"
+    assert prices["a100-40gb"].region == "us-west-1"
     assert prices["a10"].spot_dollars_per_hour is None
     assert unknown == {"TPU-V5": 1}
 
@@ -63,7 +64,8 @@ def test_an_update_is_what_forecasts_take_from_then_on(folder):
     assert after.price_source.startswith("aws, g5.xlarge (1)")
     assert device("a100-40gb").price_per_hour == 1.10
     assert device("t4").price_source != after.price_source
-    assert [price.cloud for price in prices_of(result.stored, "a10g")] == ["aws"]
+    (price,) = [price for price in result.stored.prices if price.gpu == "a10g"]
+    assert (price.cloud, price.date, price.source) == ("aws", result.stored.date, str(folder))
 
 
 def test_prices_older_than_those_of_the_catalogue_change_nothing(folder):

@@ -19,6 +19,7 @@ from forerun.models.guard import cause_of, guarded
 from forerun.models.hub_refusals import hub_remedy, pinned
 from forerun.models.image_libraries import image_config, libraries_hint, library_name, library_of
 from forerun.models.layer_lists import lists_of_depth
+from forerun.models.outside_settings import other_task
 from forerun.models.rows import DIFFUSERS, Architecture, is_folder, nearest_rows, row_of
 from forerun.models.rows import architecture as architecture
 from forerun.models.rows import architectures as architectures
@@ -215,12 +216,12 @@ def _from_hub(name: str) -> Any:
     if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
         raise UnknownModel(
             f"model.name: {in_short(name)} is neither in the catalogue nor a directory with a config.json nor a hub "
-            f"id. Nearest: {close}.{libraries_hint()}"
+            f"id. {other_task(name)}Nearest: {close}.{libraries_hint()}"
         )
     with guarded(
         UnknownModel,
         f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it",
-        lambda error: hub_remedy(error, name, f"Nearest in the catalogue: {close}."),
+        lambda error: hub_remedy(error, name, f"{other_task(name)}Nearest in the catalogue: {close}."),
     ):
         identity, revision = pinned(name)
         config = AutoConfig.from_pretrained(

@@ -44,7 +44,7 @@ def hub_remedy(error: BaseException, name: str, instead: str) -> str:
             return f"The hub limits requests: wait {wait}, or log in for a higher limit."
     if any("Timeout" in type(each).__name__ for each in _chain(error)):
         return "The hub did not answer in time: try again, or raise HF_HUB_ETAG_TIMEOUT (seconds)."
-    return instead
+    return f"A folder with its config.json is enough, and needs no hub. {instead}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import UnknownModel
+from forerun.models.outside_settings import other_task
 from forerun.records import Record
 from forerun.settings.plain import in_short
 from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, words
@@ -189,7 +190,9 @@ def architecture(name: str, *, as_typed: bool = True) -> Architecture:
     """
     row = row_of(name, as_typed=as_typed)
     if row is None:
-        raise UnknownModel(f"No architecture {in_short(name)} in the catalogue. Nearest: {nearest_rows(name)}.")
+        raise UnknownModel(
+            f"No architecture {in_short(name)} in the catalogue. {other_task(name)}Nearest: {nearest_rows(name)}."
+        )
     return row
 
 

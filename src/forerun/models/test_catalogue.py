@@ -123,6 +123,12 @@ def test_the_index_knows_five_hundred_ids_of_all_families():
         ("stabilityai/stablelm-2-1_6b", 1_644_515_328), ("zai-org/glm-4-9b-chat-hf", 9_399_951_360),
         ("ibm-granite/granite-3.0-1b-a400m-instruct", 1_334_628_352), ("google/gemma-2-2b-it", 2_614_341_888),
         ("meta-llama/Llama-3.1-405B", 405_853_388_800), ("Qwen/Qwen3-30B-A3B", 30_532_122_624),
+        # llmfit 1.1.17 too, but for keras-hub's count of T5Gemma, timm's of BEiT, and EuroBERT's card: 210 million.
+        ("tiiuae/Falcon-H1-7B-Base", 7_585_648_736), ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 8_888_227_328),
+        ("mistralai/Ministral-3-14B-Instruct-2512", 13_945_031_680), ("Zyphra/Zamba2-1.2B-instruct", 1_215_064_704),
+        ("mistralai/Codestral-22B-v0.1", 22_247_282_688), ("mistralai/Devstral-Small-2507", 23_572_403_200),
+        ("google/t5gemma-9b-2b-ul2-it", 12_292_375_296), ("microsoft/beit-base-patch16-224", 86_530_984),
+        ("nvidia/Nemotron-H-4B-Instruct-128K", 4_489_223_040), ("EuroBERT/EuroBERT-210m", 211_766_016),
     ],
 )  # fmt: skip
 def test_counts_are_those_of_the_published_files(identity, count):

@@ -36,7 +36,7 @@ DERIVED = {"memory_bytes", "peak_flops_per_second", "bandwidth_bytes_per_second"
 GPUS_CAPTION = (
     "GiB: memory that CUDA reports. Peaks: dense TFLOP/s, accumulating in float32 (int8: TOP/s). cc: compute "
     "capability. $/h: US dollars for one card on demand, as of the month beside it. *: worked out by rules from "
-    "specifications. --json adds the sources, and slices in MIG mode."
+    "specifications. --json adds the sources, and slices in MIG mode; forerun prices lists what each cloud asks."
 )
 
 
@@ -53,14 +53,24 @@ def gpus_table(devices: Sequence[Device]) -> Table:
     return table
 
 
-def prices_table(prices: Sequence[CloudPrice], date: str, source: str) -> Table:
-    """What clouds ask for one GPU an hour."""
-    table = _table("GPU", "cloud", "$/h", "spot", "machine (GPUs)")
-    table.caption = f"US dollars for one GPU an hour, the least of each cloud's machines and regions; {date}, {source}"
+PRICES_CAPTION = (
+    "US dollars for one GPU an hour, the least of each cloud's machines and regions that the source has; as of the day "
+    "of that list. No discounts, taxes, disks or traffic. --json adds the sources; --cloud CLOUD of forecast, exec and "
+    "compare takes one; prices update reads today's."
+)
+
+
+def prices_table(prices: Sequence[CloudPrice]) -> Table:
+    """What clouds ask for one GPU an hour, and when that was read."""
+    table = _table("GPU", "cloud", "$/h", "spot", "machine (GPUs)", "region", "as of")
+    table.caption = PRICES_CAPTION
     table.caption_justify = "left"
     for price in prices:
         spot = "-" if price.spot_dollars_per_hour is None else f"{price.spot_dollars_per_hour:.2f}"
-        table.add_row(price.gpu, price.cloud, f"{price.dollars_per_hour:.2f}", spot, price.machine)
+        table.add_row(
+            price.gpu, price.cloud, f"{price.dollars_per_hour:.2f}", spot, price.machine, price.region or "-",
+            price.date or "-",
+        )  # fmt: skip
     return table
 
 

@@ -94,7 +94,7 @@ def _run(forecast: Forecast) -> Table:
     table.add_row("  steps", f"{run.total_steps:,}", Text(epochs, style=FAINT))
     size = format_bytes(run.checkpoint_bytes)
     table.add_row("  checkpoints", f"{run.checkpoints_written}", Text(f"{size} each", style=FAINT))
-    table.add_row("  cost", cost_text(run.cost), "")
+    table.add_row("  cost", cost_text(run.cost), Text(forecast.detail.price, style=FAINT))
     if run.reliability is not None:
         _add_reliability(table, run.reliability)
     return table

@@ -20,6 +20,7 @@ from forerun.errors import UntraceableOp
 from forerun.hardware.catalogue import Device
 from forerun.models.build import has_rotary_positions, maximum_length
 from forerun.models.guard import guarded
+from forerun.models.outside_settings import remedy_for_trace
 from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
@@ -166,7 +167,7 @@ def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextMa
     return guarded(
         UntraceableOp,
         lambda: f"{settings.model.name} cannot be traced for {device.name}",
-        "Report the model and settings; meanwhile another model.attention or precision may avoid the operator.",
+        remedy_for_trace,
     )
 
 

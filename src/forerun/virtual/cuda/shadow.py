@@ -24,6 +24,11 @@ FLOAT_WEIGHT = 128
 WRITTEN = {aten.index_put_, aten.scatter_, aten.masked_fill_}
 DECIDING = {*WRITTEN, aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.nonzero}
 """Operators by which they do: ones at the places of the labels, and where a one is. Here each number counts once."""
+SAMPLING = {aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d}
+"""Of masks of pixels for the features of a backbone (DETR): each number counts once."""
+CHEAP_SHARE = 16
+"""Sampling, and copies from or to whole numbers, read each number once: masks of 9 pictures of 1,333 × 1,333 pixels
+are followed."""
 KEEPS_FIRST = {aten._amp_foreach_non_finite_check_and_unscale_, aten._amp_update_scale_}
 """Of loss scaling: gradients are taken to be finite, so the scale and `found_inf` stay as they were."""
 _SHADOW, _ASSUMED = "_forerun_shadow", "_forerun_assumed"
@@ -113,7 +118,7 @@ def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
             return type(value)(map(on_host, value))
         return value
 
-    is_large = _elements(func, args, shadows) > MOST_ELEMENTS
+    is_large = _elements(func, args, kwargs, shadows) > MOST_ELEMENTS
     if func._overloadpacket in WRITTEN and not is_large:
         shadows[id(args[0])] = _unshared(args[0])
     named = {name: torch.device("cpu") if name == "device" else on_host(value) for name, value in kwargs.items()}
@@ -141,15 +146,18 @@ def _result(func: Any, args: Any, kwargs: dict[str, Any], *, is_large: bool) -> 
     return func(*args, **kwargs)
 
 
-def _elements(func: Any, args: Any, shadows: dict[int, Shadow | None]) -> int:
+def _elements(func: Any, args: Any, kwargs: dict[str, Any], shadows: dict[int, Shadow | None]) -> int:
     if not shadows:  # a factory: its size is its first argument
         size = args[0] if args and isinstance(args[0], list | tuple | torch.Size) else ()
         count = 1
         for length in size:
             count *= int(length)
         return count * (1 if func._overloadpacket in (aten.arange, aten.randperm) else 2)
-    is_deciding = func._overloadpacket in DECIDING
-    return sum(_weight(s.value, is_deciding=is_deciding) for s in shadows.values() if s is not None)
+    packet, values = func._overloadpacket, [s.value for s in shadows.values() if s is not None]
+    count = sum(_weight(value, is_deciding=packet in DECIDING or packet in SAMPLING) for value in values)
+    dtypes = [kwargs.get("dtype"), *(value.dtype for value in values)] if packet is aten._to_copy else []
+    is_copy = any(dtype is not None and not dtype.is_floating_point for dtype in dtypes)
+    return count // CHEAP_SHARE if is_copy or packet in SAMPLING else count
 
 
 def _weight(value: torch.Tensor, *, is_deciding: bool = False) -> int:

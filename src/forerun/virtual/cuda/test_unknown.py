@@ -25,6 +25,17 @@ def test_a_known_mask_gives_the_right_size_of_an_unknown_tensor(gpu):
     assert gpu.assumed == []
 
 
+@pytest.mark.parametrize("size", [64, 800])
+def test_masks_of_pixels_are_known_where_a_detector_makes_them_smaller(gpu, size):
+    """As DETR does for the features of its backbone: a padded batch has a mask that attention must take."""
+    pixels = torch.zeros(4, size, size, dtype=torch.long)
+    pixels[:, : size // 2] = 1
+    mask = nn.functional.interpolate(pixels.to("cuda")[None].float(), size=(size // 16, size // 16)).to(torch.bool)[0]
+    assert not mask.all()
+    assert int(mask.sum()) == 4 * (size // 16) * -(-size // 32)
+    assert gpu.assumed == []
+
+
 def test_all_close_is_known_of_known_values_and_assumed_of_others(gpu):
     """As metrics that keep one state for several of them compare it (torchmetrics)."""
     counts = torch.tensor([1.0, 2.0], device="cuda")

@@ -1,0 +1,35 @@
+"""Which models does no settings file train, and what helps? Sentences for messages that refuse them.
+
+A script that trains such a model runs under `forerun exec`: small ones of each kind below did, written as the guides of
+transformers 5.24 write them (2026-11-28). Input: a hub id, or the error that ended a trace. Output: a sentence.
+
+Not covered: whether a model is one of these where its name does not say so.
+"""
+
+import re
+
+SCRIPT = "forerun exec -- python train.py forecasts a script that trains it."
+TASKS = {
+    "detr": "finds objects by boxes, which no workload trains",
+    "sam": "draws masks from prompts, which no workload trains",
+    "blip": "writes captions of images, which no workload trains",
+    "donut": "reads images of documents as text, which no workload trains",
+    "dbrx": "gives its experts rows in a loop that values decide, which no settings file can trace",
+}
+"""By a word of the id: what such a model does."""
+OF_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
+"""Errors of fake tensors where the values decide what is computed (torch/_subclasses/fake_tensor.py, 2.13)."""
+
+
+def other_task(name: str) -> str:
+    """Why no settings file trains the model of an id, and what forecasts it; empty where the id does not say."""
+    parts = re.split(r"[-_. ]", name.rpartition("/")[2].lower())
+    reason = next((TASKS[part] for part in parts if part in TASKS), "")
+    return f"It {reason}; {SCRIPT} " if reason else ""
+
+
+def remedy_for_trace(error: BaseException) -> str:
+    """What helps where a step could not be traced."""
+    if type(error).__name__ in OF_VALUES:
+        return f"What it computes depends on values, which a trace from settings does not have; {SCRIPT}"
+    return "Report the model and settings; meanwhile another model.attention or precision may avoid the operator."

@@ -1,0 +1,34 @@
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from forerun.errors import UnknownModel
+from forerun.models.outside_settings import other_task, remedy_for_trace
+from forerun.models.rows import architecture
+
+
+@pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        ("facebook/detr-resnet-50", "finds objects"), ("microsoft/conditional-detr-resnet-50", "finds objects"),
+        ("facebook/sam-vit-base", "masks"), ("Salesforce/blip-image-captioning-base", "captions"),
+        ("naver-clova-ix/donut-base", "documents"), ("databricks/dbrx-instruct", "experts"),
+    ],
+)  # fmt: skip
+def test_a_refused_model_of_another_task_is_sent_to_a_script(identity, words):
+    assert words in other_task(identity)
+    with pytest.raises(UnknownModel, match="forerun exec -- python train.py") as refusal:
+        architecture(identity)
+    assert str(refusal.value).rpartition("Nearest: ")[2].count(",") == 2
+
+
+@pytest.mark.parametrize("identity", ["bert-base-uncased", "somebody/bart-samsum", "facebook/dinov2-base"])
+def test_other_names_say_nothing(identity):
+    assert other_task(identity) == ""
+
+
+def test_where_values_decide_a_script_is_the_remedy():
+    with FakeTensorMode(), pytest.raises(Exception, match=r"nonzero") as error:  # noqa: PT011
+        torch.zeros(3).nonzero()
+    assert "depends on values" in remedy_for_trace(error.value)
+    assert "another model.attention" in remedy_for_trace(ValueError("x"))
