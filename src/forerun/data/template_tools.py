@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 NAME, CALLED, ARGUMENT, VALUE = "probe_name", "probe_called", "probe_argument", "probe_value"
+RESULT = "probe_result"
 TOOL = {
     "type": "function",
     "function": {
@@ -36,14 +37,23 @@ def reads_tools(render: Render) -> bool:
 
 def call_form(render: Render) -> CallForm | None:
     """How the template wants calls; None where it leaves them out."""
-    call = {"id": "probecall", "type": "function", "function": {"name": CALLED, "arguments": {ARGUMENT: VALUE}}}
-    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
     for form in FORMS:
-        text = render([QUESTION, *in_form([answer], form)], [TOOL]) or ""
+        text = render([QUESTION, *in_form([answer_of(call_of())], form)], [TOOL]) or ""
         is_whole = all(part in text for part in (CALLED, ARGUMENT, VALUE))
         if is_whole and f"'{ARGUMENT}'" not in text:  # so Python prints a mapping, where a text was wanted
             return form
     return None
+
+
+def call_of(arguments: Mapping[str, Any] | None = None, identity: str = "probecall") -> dict[str, Any]:
+    """A call of ours; nine letters, as Mistral's templates want an `id`."""
+    function = {"name": CALLED, "arguments": {ARGUMENT: VALUE} if arguments is None else arguments}
+    return {"id": identity, "type": "function", "function": function}
+
+
+def answer_of(*calls: Mapping[str, Any], content: str = "") -> dict[str, Any]:
+    """An answer that makes them."""
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
 
 
 def in_form(messages: Sequence[Mapping[str, Any]], form: CallForm | None) -> list[Mapping[str, Any]]:

@@ -28,7 +28,7 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_tools, other_meanings
+from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_divided, of_tools, other_meanings
 from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -103,7 +103,7 @@ def propose(
     count = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
     if count.lengths:
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
-    inspection, tool_questions = of_tools(inspection, count, choice.name)
+    inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]

@@ -7,14 +7,14 @@ what its chat template puts after an answer, at a stop text, or after `new_token
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from forerun.data.chat_tokens import ChatTokens, Message, Tools, fault_words
+from forerun.data.chat_tokens import Asks, ChatTokens, Message, Tools, fault_words
 from forerun.errors import BadData, InvalidSettings
 from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
@@ -73,16 +73,17 @@ class Writer:
 
     def __init__(
         self, model: nn.Module, tokenizer: Any, name: str, *, is_chat: bool = True, start_id: int | None = None,
-        end_ids: Sequence[int] = (),
+        end_ids: Sequence[int] = (), asks: Asks = "own",
     ):  # fmt: skip
         """`is_chat` is False for a model that was trained on plain text, whatever its tokenizer has; such texts begin
-        with `start_id` (None: the tokenizer's) and end in one of `end_ids` or the tokenizer's end."""
+        with `start_id` (None: the tokenizer's) and end in one of `end_ids` or the tokenizer's end; `asks` is what stood
+        before the answers of a chat."""
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.is_chat = is_chat and bool(getattr(tokenizer, "chat_template", None))
         self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
         self.start_id = tokenizer.bos_token_id if start_id is None else start_id
         ends = (*end_ids, *((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()))
-        self.chat = ChatTokens.around(tokenizer, name) if self.is_chat else None
+        self.chat = replace(ChatTokens.around(tokenizer, name), asks=asks) if self.is_chat else None
         ends = (*(() if self.chat is None else self.chat.end_ids), *ends)
         self.end_ids = ends = tuple(dict.fromkeys(ends))
         pad = tokenizer.pad_token_id
@@ -228,8 +229,9 @@ def writer_of(trained: TrainedModel, name: str) -> Writer:
     """A writer that asks a trained model in the form that its rows had."""
     facts = trained.facts
     return Writer(
-        trained.model, trained.tokenizer, name, is_chat=facts.is_chat, start_id=facts.start_id, end_ids=facts.end_ids
-    )
+        trained.model, trained.tokenizer, name, is_chat=facts.is_chat, start_id=facts.start_id, end_ids=facts.end_ids,
+        asks=facts.asks,
+    )  # fmt: skip
 
 
 class _WhenCancelled(StoppingCriteria):
