@@ -20,10 +20,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from forerun.data.byte_pairs import learn_byte_pairs
+from forerun.data.call_grammar import HERMES, CallGrammar, call_grammar
 from forerun.data.spelled_tokens import SpelledTokens
 from forerun.data.template_ends import end_of_answer, end_of_call
 from forerun.data.template_limits import limited_memory, limited_time
-from forerun.data.template_tools import CallForm, call_form, in_form, reads_tools
+from forerun.data.template_tools import CallForm, call_form, in_form, in_parts, reads_tools
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 
@@ -69,6 +70,8 @@ class ChatTokens:
     """Whether the model came with a chat template; others are asked to continue a text before they are adapted."""
     asks: Asks = "own"
     """What stands before an answer that the model is to write."""
+    has_parts: bool = False
+    """Whether the template wants the text of a message as a list of parts (models that see)."""
     open_end: str = ""
     """The token that ends an answer, where the template leaves it to the next message (GLM's `<|user|>`)."""
     open_call_end: str = ""
@@ -89,15 +92,7 @@ class ChatTokens:
                 f"model.name: the tokenizer of {name} needs a chat template, and has none. Take the model that was "
                 f"tuned on instructions, or save its tokenizer with a chat_template in a local directory."
             )
-        try:
-            with limited_memory():
-                after, open_end = end_of_answer(lambda messages: _rendered(tokenizer, messages), tokenizer)
-        except template_faults() as error:
-            raise InvalidSettings(
-                f"model.name: the chat template of {name} must render a question and its answer; it raised "
-                f"{fault_words(error)}. Take a model whose template can, or save its tokenizer with another "
-                f"chat_template in a local directory."
-            ) from error
+        has_parts, after, open_end = _tried_answer(tokenizer, name)
         stop = tokenizer(after, add_special_tokens=False)["input_ids"][:1]
         if not stop:
             raise InvalidSettings(
@@ -106,7 +101,7 @@ class ChatTokens:
             )
         ends = tuple(dict.fromkeys(token for token in (*stop, tokenizer.eos_token_id) if token is not None))
         pad_id = _pad_id(tokenizer, name, ends) if pad_id is None else pad_id
-        chat = cls(tokenizer, pad_id, ends, after, is_tuned, open_end=open_end)
+        chat = cls(tokenizer, pad_id, ends, after, is_tuned, has_parts=has_parts, open_end=open_end)
         if chat.call_form is None:
             return chat
         end, open_call_end = end_of_call(chat.tried, tokenizer, chat.call_form)
@@ -127,6 +122,12 @@ class ChatTokens:
     def call_form(self) -> CallForm | None:
         """How the chat template wants calls of tools; None where it leaves them out."""
         return call_form(self.tried)
+
+    @cached_property
+    def call_grammar(self) -> CallGrammar:
+        """How an answer writes calls of tools: as the chat template does, else as Hermes."""
+        ends = self.tokenizer.convert_ids_to_tokens(list(self.end_ids))
+        return call_grammar(self.tried, self.call_form, ends) or HERMES
 
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
@@ -176,12 +177,21 @@ class ChatTokens:
                 continue
             after = self._checked(messages[: number + 1], tools)
             before = self._before(messages[:number], after, tools)
+            core = text.removesuffix(self._last_words)
+            if rows and not before.startswith(text) and before.startswith(core):
+                rows[-1][-1], text = rows[-1][-1].removesuffix(self._last_words), core
             if not rows or not before.startswith(text):
                 rows, text = [*rows, []], ""
             ending = self.open_call_end if message.get("tool_calls") else self.open_end
             rows[-1] += [before[len(text) :], after[len(before) :] + ending]
             text = after + ending
         return rows or [[]]
+
+    @cached_property
+    def _last_words(self) -> str:
+        """What the template writes after the end of the last answer alone (Phi-3: its end of text)."""
+        end = self.tokenizer.convert_ids_to_tokens(self.end_ids[0])
+        return self.after_answer.removeprefix(end) if self.after_answer.startswith(end) else ""
 
     def asks_before(self, messages: Sequence[Message], tools: Tools = ()) -> Asks | None:
         """What the template writes before the last message, an answer; None where it is none of `Asks`.
@@ -242,11 +252,11 @@ class ChatTokens:
         # the template writes its own start token: without add_special_tokens=False there would be two
         return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
-    def tried(self, messages: Sequence[Message], tools: Tools) -> str | None:
+    def tried(self, messages: Sequence[Message], tools: Tools, **options: bool) -> str | None:
         """What the template makes of messages of our own; None where it refuses them."""
         try:
             with limited_memory():
-                return _rendered(self.tokenizer, messages, tools)
+                return _rendered(self.tokenizer, self._in_form(messages), tools, **options)
         except template_faults():
             return None
 
@@ -261,13 +271,16 @@ class ChatTokens:
             messages = in_form(messages, self.call_form)
         safe = self.spelled.in_messages(messages)
         try:
-            return _rendered(self.tokenizer, safe, self.spelled.in_structure(tools), **options)
+            return _rendered(self.tokenizer, self._in_form(safe), self.spelled.in_structure(tools), **options)
         except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(
                 f"chat: the model's chat template must take every chat; it refuses one with the roles {roles}: "
                 f"{fault_words(error)}. Change those rows, or give a tokenizer with another chat_template."
             ) from error
+
+    def _in_form(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return in_parts(messages) if self.has_parts else messages
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids`, without special tokens."""
@@ -300,6 +313,32 @@ def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
         f"{tokenizer.pad_token!r}, while turns end in {tokenizer.convert_ids_to_tokens(list(ends))}. Set "
         f"tokenizer.pad_token to a token of its vocabulary that occurs in no text, and save it in a local directory."
     )
+
+
+def _tried_answer(tokenizer: Any, name: str) -> tuple[bool, str, str]:
+    """Whether the chat template wants parts, and `end_of_answer`.
+
+    Raises:
+        InvalidSettings: it renders no question with its answer.
+    """
+    fault: Exception | None = None
+    for has_parts in (False, True):
+        try:
+            with limited_memory():
+                end = end_of_answer(
+                    lambda messages, form=in_parts if has_parts else list: _rendered(tokenizer, form(messages)),
+                    tokenizer,
+                )
+        except template_faults() as error:
+            fault = fault or error
+            continue
+        if end is not None:
+            return has_parts, *end
+    reason = f"it raised {fault_words(fault)}" if fault is not None else "it leaves out what they say"
+    raise InvalidSettings(
+        f"model.name: the chat template of {name} must render a question and its answer; {reason}. Take a model whose "
+        f"template can, or save its tokenizer with another chat_template in a local directory."
+    ) from fault
 
 
 def _user(text: str) -> dict[str, str]:

@@ -39,6 +39,10 @@ class SpelledTokens:
         """`text` with a letter in the place of each special token."""
         return self._tokens.sub(lambda match: self._letters[match[0]], text)
 
+    def left_out(self, text: str) -> str:
+        """`text` without special tokens."""
+        return self._tokens.sub("", text)
+
     def in_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Messages for the chat template, each text of which is `hidden`, those of calls of tools too."""
         return [{**self.in_structure(message), "role": message["role"]} for message in messages]

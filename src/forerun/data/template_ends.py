@@ -14,10 +14,16 @@ from forerun.data.template_tools import QUESTION, RESULT, TOOL, VALUE, CallForm,
 PROBE, NEXT = "PROBE", "NEXT"
 
 
-def end_of_answer(render: Callable[[Sequence[Mapping[str, Any]]], str], tokenizer: Any) -> tuple[str, str]:
-    """What stands after an answer, and the token that is left to the next message; empty where the template ends it."""
-    exchange = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
-    after = render(exchange).rpartition(PROBE)[2]
+def end_of_answer(render: Callable[[Sequence[Mapping[str, Any]]], str], tokenizer: Any) -> tuple[str, str] | None:
+    """What stands after an answer, and the token that is left to the next message; empty where the template ends it.
+
+    None where the template leaves out what messages say.
+    """
+    exchange = [{"role": "user", "content": NEXT}, {"role": "assistant", "content": PROBE}]
+    whole = render(exchange)
+    if NEXT not in whole or PROBE not in whole:
+        return None
+    after = whole.rpartition(PROBE)[2]
     if after:
         return after, ""
     following = render([*exchange, {"role": "user", "content": NEXT}]).rpartition(PROBE)[2].partition(NEXT)[0]

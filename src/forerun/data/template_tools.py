@@ -56,6 +56,11 @@ def answer_of(*calls: Mapping[str, Any], content: str = "") -> dict[str, Any]:
     return {"role": "assistant", "content": content, "tool_calls": list(calls)}
 
 
+def in_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose texts are lists of parts, as templates of models that see want them."""
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
 def in_form(messages: Sequence[Mapping[str, Any]], form: CallForm | None) -> list[Mapping[str, Any]]:
     """Messages whose calls have their arguments in that form; they come as mappings."""
     return [_in_text(message) if form == "text" and "tool_calls" in message else message for message in messages]

@@ -8,6 +8,7 @@ what its chat template puts after an answer, at a stop text, or after `new_token
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,7 @@ from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
 from forerun.serving.pieces import PieceStreamer
+from forerun.serving.tool_answers import ToolAnswers
 
 WRITES = ("causal-lm", "seq2seq-lm", "preference")
 """Workloads whose models write text."""
@@ -42,6 +44,8 @@ class Sampling:
     """Texts that end the answer and are not part of it."""
     seed: int | None = None
     """Fixes the draws, for one machine and version."""
+    shows_special: bool = False
+    """Whether special tokens are part of the text, as calls of tools may hold them."""
 
 
 @dataclass
@@ -89,6 +93,11 @@ class Writer:
         pad = tokenizer.pad_token_id
         self.pad_id = pad if pad is not None else ends[0] if ends else 0
         self._lock = threading.Lock()
+
+    @cached_property
+    def tool_answers(self) -> ToolAnswers:
+        """How calls of tools are read in what it writes."""
+        return ToolAnswers() if self.chat is None else ToolAnswers(self.chat.call_grammar, self.chat.spelled)
 
     @property
     def longest(self) -> int | None:
@@ -179,7 +188,9 @@ class Writer:
             )
 
     def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
-        streamer = PieceStreamer(self.tokenizer, skip_prompt=not self.is_two_sided)
+        streamer = PieceStreamer(
+            self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=not sampling.shows_special
+        )
         failure: list[BaseException] = []
         thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
         thread.start()
