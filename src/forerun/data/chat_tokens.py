@@ -24,7 +24,7 @@ from forerun.data.call_grammar import HERMES, CallGrammar, call_grammar
 from forerun.data.spelled_tokens import SpelledTokens
 from forerun.data.template_ends import end_of_answer, end_of_call
 from forerun.data.template_limits import limited_memory, limited_time
-from forerun.data.template_tools import CallForm, call_form, in_form, in_parts, reads_tools
+from forerun.data.template_tools import CallForm, call_form, in_form, in_parts, reads_reasoning, reads_tools
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 
@@ -117,6 +117,11 @@ class ChatTokens:
     def reads_tools(self) -> bool:
         """Whether the chat template writes what tools there are."""
         return reads_tools(self.tried)
+
+    @cached_property
+    def reads_reasoning(self) -> bool:
+        """Whether the chat template writes the reasoning of an answer that is a field of its own."""
+        return reads_reasoning(self.tried)
 
     @cached_property
     def call_form(self) -> CallForm | None:

@@ -8,8 +8,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from forerun.data.own.row_kinds import REASONING
+
 NAME, CALLED, ARGUMENT, VALUE = "probe_name", "probe_called", "probe_argument", "probe_value"
-RESULT = "probe_result"
+RESULT, THOUGHT = "probe_result", "probe_thought"
 TOOL = {
     "type": "function",
     "function": {
@@ -33,6 +35,12 @@ QUESTION = {"role": "user", "content": "Nothing?"}
 def reads_tools(render: Render) -> bool:
     """Whether the template writes what tools there are: the name of one must come out."""
     return NAME in (render([QUESTION], [TOOL]) or "")
+
+
+def reads_reasoning(render: Render) -> bool:
+    """Whether the template writes the reasoning of the last answer, where that is a field of its own."""
+    answer = {"role": "assistant", "content": "Nothing.", **dict.fromkeys(REASONING, THOUGHT)}
+    return THOUGHT in (render([QUESTION, answer], []) or "")
 
 
 def call_form(render: Render) -> CallForm | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from forerun.data.chat_tokens import Asks, ChatTokens
-from forerun.data.own.row_kinds import ChatRow, PreferenceRow, texts_of, tools_of
+from forerun.data.own.row_kinds import ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.own.generated import Answers, generate_answers
@@ -65,7 +65,7 @@ class ChatEncoder:
         """
         if not self.is_chat:
             return
-        chats = [(row.messages if isinstance(row, ChatRow) else (*row.prompt, *row.better), row) for row in rows]
+        chats = [(_turns(row), row) for row in rows]
         ways = [
             self.chat.asks_before([turn.message for turn in turns], _schemas(row))
             for turns, row in chats
@@ -76,7 +76,18 @@ class ChatEncoder:
 
     def template_notes(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
         """What a run must say of the chat template and these training rows."""
-        return (*self.unread_tools(rows), *self.other_prompt())
+        return (*self.unread_tools(rows), *self.unread_reasoning(rows), *self.other_prompt())
+
+    def unread_reasoning(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
+        """What a run must say where answers have reasoning that the chat template does not write."""
+        count = sum(any(turn.reasoning for turn in _turns(row)) for row in rows[:TOOL_ROWS])
+        if not count or (self.is_chat and self.chat.reads_reasoning):
+            return ()
+        return (
+            f"Answers of {count:,} of the first {min(len(rows), TOOL_ROWS):,} training rows have reasoning, and the "
+            f"chat template of {self.settings.model.name} does not write it: it is not learned. Write it into the "
+            f"content, or take a model that reasons.",
+        )
 
     def other_prompt(self) -> tuple[str, ...]:
         """What a run must say where answers do not stand behind the template's own generation prompt."""
@@ -196,6 +207,11 @@ def cut_sample(sample: TokenSample, length: int) -> TokenSample:
     """The first `length` tokens of a sample, as arrays."""
     ids, labels = np.asarray(sample.ids[:length], np.int32), np.asarray(sample.target, np.int32)[:length]
     return TokenSample(ids, labels)  # type: ignore[arg-type]
+
+
+def _turns(row: ChatRow | PreferenceRow) -> tuple[Turn, ...]:
+    """The messages of a chat, of a preference with the better answer."""
+    return row.messages if isinstance(row, ChatRow) else (*row.prompt, *row.better)
 
 
 def _schemas(row: ChatRow | PreferenceRow) -> list[Mapping[str, Any]]:

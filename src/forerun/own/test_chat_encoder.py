@@ -1,8 +1,10 @@
 """Chats whose template writes them anew are several rows, and answers stand behind what the template writes then."""
 
+import json
+
 import pytest
 
-from forerun.data.own.row_kinds import ChatRow, PreferenceRow, Turn
+from forerun.data.own.row_kinds import REASONING, ChatRow, PreferenceRow, Turn
 from forerun.data.token_data import IGNORED
 from forerun.errors import BadData
 from forerun.own.chat_encoder import ChatEncoder
@@ -95,3 +97,15 @@ def test_an_answer_of_a_preference_is_one_row():
     assert texts(encoder, encoder.sample(CHAT, 3))[1].endswith("two</s>")
     with pytest.raises(BadData, match="has several turns of the assistant"):
         encoder.sample(CHAT)
+
+
+def test_reasoning_in_a_field_of_its_own_is_learned_where_the_template_writes_it():
+    writes = BEGIN + "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}" + END
+    writes += "{% if add_generation_prompt %}{{ '<assistant>\n' }}{% endif %}"
+    more = json.dumps({name: "so" for name in REASONING})
+    chat = ChatRow((Turn("user", "first?"), Turn("assistant", "one", more)))
+    encoder = encoder_of(writes)
+    assert texts(encoder, encoder.sample(chat))[1] == "<think>so</think>one</s>"
+    assert encoder.unread_reasoning([chat]) == ()
+    (line,) = encoder_of(FORGETS).unread_reasoning([chat, CHAT])
+    assert line.startswith("Answers of 1 of the first 2 training rows have reasoning")

@@ -134,7 +134,9 @@ def of_divided(inspection: Inspection, count: ChatCount, model: str) -> Inspecti
     )
     remedy = "Nothing is needed; a template that only adds makes one row of a chat, and fewer tokens."
     finding = DataFinding(weight="note", kind="divided", text=text, remedy=remedy)
-    return inspection.model_copy(update={"findings": [*inspection.findings, finding]})
+    return inspection.model_copy(update={
+        "findings": [*inspection.findings, finding], "samples_a_row": count.rows / len(count.lengths),
+    })  # fmt: skip
 
 
 def _tool_finding(weight: Weight, text: str) -> DataFinding:

@@ -158,7 +158,7 @@ def first_settings(
         global_size = 16
     global_size = max(2, min(global_size, inspection.parts["train"] // 10 or 2))
     micro_size = min(global_size, 8 if is_cpu and not choice.is_from_scratch else global_size)
-    steps = math.ceil(inspection.parts["train"] / global_size)
+    steps = math.ceil(inspection.parts["train"] * inspection.samples_a_row / global_size)
     epochs, reasons["schedule.epochs"] = _epochs(inspection, choice, packs, steps)
     rate, reasons["optimizer.learning_rate"] = _rate(choice, adapts)
     warmup = max(1, min(500, round(0.06 * steps * epochs)))

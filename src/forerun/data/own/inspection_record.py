@@ -72,6 +72,8 @@ class Inspection(Record):
     """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
     has_template_tokens: bool = False
     """Whether what a chat template writes around the messages is among the tokens."""
+    samples_a_row: float = 1.0
+    """Rows of training that one row of the file is; more where a chat template writes chats anew."""
     parts: dict[str, int]
     split_hash: str
     left_training: int
