@@ -14,6 +14,7 @@ from typing import Any
 from forerun.data.call_grammar import HERMES, CallGrammar
 from forerun.data.spelled_tokens import SpelledTokens
 from forerun.data.written_calls import FIRST_OBJECT, Tools, beginning_of, split_written
+from forerun.serving.channels import Channels
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ToolAnswers:
     grammar: CallGrammar = HERMES
     special: SpelledTokens | None = None
     """The special tokens of its tokenizer."""
+    channels: Channels | None = None
+    """Where the answer is, if special tokens say so."""
 
     def split(self, text: str, tools: Tools = ()) -> tuple[str, list[dict[str, Any]]]:
         """The text without its calls and special tokens, and the calls as OpenAI's API has them."""
@@ -31,7 +34,7 @@ class ToolAnswers:
             {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)} for name, arguments in calls
         ]
         named = [{"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function} for function in functions]
-        return self.plain(left), named
+        return (self.plain(left) if self.channels is None else self.channels.content(left)), named
 
     def plain(self, text: str) -> str:
         """`text` without special tokens."""
@@ -40,6 +43,9 @@ class ToolAnswers:
     async def before_calls(self, pieces: AsyncIterator[str], rest: list[str]) -> AsyncIterator[str]:
         """Pieces up to where a call may begin; what comes from there on is put into `rest`."""
         waiting, is_start = "", True
+        if self.channels is not None:  # which channel is the answer is told at its end
+            rest += [piece async for piece in pieces]
+            return
         async for piece in pieces:
             waiting += piece
             begin = self._begin(waiting, is_start=is_start)

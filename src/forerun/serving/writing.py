@@ -20,6 +20,7 @@ from forerun.errors import BadData, InvalidSettings
 from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
+from forerun.serving.channels import Channels, channels_of
 from forerun.serving.pieces import PieceStreamer
 from forerun.serving.tool_answers import ToolAnswers
 
@@ -97,7 +98,14 @@ class Writer:
     @cached_property
     def tool_answers(self) -> ToolAnswers:
         """How calls of tools are read in what it writes."""
-        return ToolAnswers() if self.chat is None else ToolAnswers(self.chat.call_grammar, self.chat.spelled)
+        if self.chat is None:
+            return ToolAnswers()
+        return ToolAnswers(self.chat.call_grammar, self.chat.spelled, self.channels)
+
+    @cached_property
+    def channels(self) -> Channels | None:
+        """Where the answer is in what it writes, if special tokens say so."""
+        return None if self.chat is None else channels_of(self.chat)
 
     @property
     def longest(self) -> int | None:
@@ -174,7 +182,9 @@ class Writer:
             if sampling.seed is not None:
                 torch.manual_seed(sampling.seed)
             rows = generate(self.model, prompts, decoding, batch_size=ROWS_AT_ONCE)
-        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        channels = self.channels
+        texts = [self.tokenizer.decode(row, skip_special_tokens=channels is None) for row in rows]
+        texts = texts if channels is None else [channels.content(text) for text in texts]
         return ["".join(_until_stop(iter([text]), sampling.stop, None)) for text in texts]
 
     def _require_room(self, prompt: int, new_tokens: int) -> None:
@@ -188,15 +198,16 @@ class Writer:
             )
 
     def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
-        streamer = PieceStreamer(
-            self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=not sampling.shows_special
-        )
+        channels = None if sampling.shows_special else self.channels
+        is_raw = sampling.shows_special or channels is not None
+        streamer = PieceStreamer(self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=not is_raw)
         failure: list[BaseException] = []
         thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
         thread.start()
         is_whole = False
         try:
-            yield from _until_stop(streamer, sampling.stop, writing)
+            pieces = streamer if channels is None else channels.answer_pieces(streamer)
+            yield from _until_stop(pieces, sampling.stop, writing)
             is_whole = True
         finally:
             if not is_whole:  # whoever read has gone
