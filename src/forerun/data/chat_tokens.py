@@ -187,6 +187,7 @@ class ChatTokens:
                 rows[-1][-1], text = rows[-1][-1].removesuffix(self._last_words), core
             if not rows or not before.startswith(text):
                 rows, text = [*rows, []], ""
+            _require_calls(message, after[len(before) :])
             ending = self.open_call_end if message.get("tool_calls") else self.open_end
             rows[-1] += [before[len(text) :], after[len(before) :] + ending]
             text = after + ending
@@ -305,6 +306,22 @@ def fault_words(error: Exception) -> str:
     """What a template raised, in one short line."""
     text = " ".join(str(error).split())[:LONGEST_FAULT]
     return f"{text or 'no message'} ({type(error).__name__})"
+
+
+def _require_calls(message: Message, answer: str) -> None:
+    """Refuse a template that leaves calls out (gpt-oss's writes the first of several).
+
+    Raises:
+        BadData: it does.
+    """
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    missing = next((name for name in names if answer.count(name) < names.count(name)), None)
+    if missing is not None:
+        raise BadData(
+            f"chat: a chat template writes every call of an answer; found {len(names)} calls in one, of which that of "
+            f"this tokenizer leaves out one of {missing!r}. Give each call a message of its own with its result after "
+            f"it, or allow the repair tool-calls, which writes calls into answers as text."
+        )
 
 
 def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:

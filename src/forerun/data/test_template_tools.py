@@ -97,6 +97,16 @@ def test_calls_that_a_template_leaves_out_are_an_error_with_a_remedy():
         chat_of(BEGIN + END).conversation_rows(CHAT)
 
 
+def test_a_template_that_writes_the_first_of_several_calls_is_refused():
+    """As gpt-oss's does."""
+    first = QWEN25.replace("m['tool_calls'] or []", "(m['tool_calls'] or [])[:1]")
+    chat = chat_of(TOLD + BEGIN + first + END)
+    assert len(chat.conversation_rows(CHAT, tools=[TOOL])) == 1
+    both = [CHAT[0], {**CHAT[1], "tool_calls": [CALL, CALL]}]
+    with pytest.raises(BadData, match="found 2 calls in one, of which that of this tokenizer leaves out one of 'weath"):
+        chat.conversation_rows(both, tools=[TOOL])
+
+
 @pytest.mark.parametrize("template", [CHAT_TEMPLATE, PLAIN_TEMPLATE], ids=["learned", "without a template"])
 def test_our_own_templates_put_each_tool_and_call_on_lines_of_its_own(template):
     """Jinja drops a line's end after a tag, and so does transformers' environment."""
