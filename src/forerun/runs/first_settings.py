@@ -37,7 +37,7 @@ HEADS = ("sequence-classification", "token-classification")
 FEW_ROWS, LEAST_STEPS, MOST_EPOCHS = 2000, 200, 20
 """Training rows below which steps have half as many samples; steps that a new head needs, and epochs to get there."""
 ADAPTED_FROM = UNKNOWN_PARAMETERS = 100_000_000
-"""Parameters from which adapters are trained rather than all weights, and those of a model of which nothing is known."""
+"""Parameters from which adapters are trained, not all weights; and those of a model of which nothing is known."""
 
 
 @dataclass(frozen=True)
