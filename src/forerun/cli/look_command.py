@@ -78,4 +78,4 @@ def _summary(looked: "Look") -> str:
         lines.append(f"{looked.at_limit:,} samples fill batch.sequence_length and may have been cut")
     if looked.loss_share:
         lines.append(f"{looked.loss_share:.0%} of the tokens shown carry loss (green)")
-    return "\n".join(lines)
+    return "\n".join([*lines, *looked.notes])

@@ -2,20 +2,29 @@
 
 The prompt is what the template makes of the request with its generation prompt. What the template puts after an answer
 (`<end_of_turn>` of Gemma, `<|im_end|>` of ChatML) is found by rendering one, and the first token of it is what
-generation stops at; it is trained too, so that a model learns to stop.
+generation stops at; it is trained too, so that a model learns to stop. Where a call of a tool ends in another token
+(`data/template_ends.py`), generation stops there as well.
+
+Some templates write a chat anew when a message comes: Qwen3's drops the reasoning of earlier answers, gpt-oss's ends an
+answer in another token once it is not the last. Such a chat is several rows: a row ends where the template would
+change what it has written, and the next one begins with all messages as they are written from then on. Others write
+another text before an answer without reasoning than their own generation prompt is (`Asks`).
 
 Not covered: a template that never ends or fills memory; Jinja's sandbox, in which transformers runs it, limits neither.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os.path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from forerun.data.byte_pairs import learn_byte_pairs
+from forerun.data.call_grammar import HERMES, CallGrammar, call_grammar
 from forerun.data.spelled_tokens import SpelledTokens
+from forerun.data.template_ends import end_of_answer, end_of_call
 from forerun.data.template_limits import limited_memory, limited_time
-from forerun.data.template_tools import CallForm, call_form, in_form, reads_tools
+from forerun.data.template_tools import CallForm, call_form, in_form, in_parts, reads_reasoning, reads_tools
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 
@@ -38,6 +47,10 @@ Message = Mapping[str, Any]
 """`role` and `content`; of calls of tools also `tool_calls`, whose arguments are a mapping, and `tool_call_id`."""
 Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of the tools that may be called."""
+Asks = Literal["own", "quiet", "bare"]
+"""What stands before an answer: the template's own generation prompt; that with reasoning off (`enable_thinking`,
+`thinking`); or its own without what it does not write before an answer (`<think>` of DeepSeek-R1)."""
+QUIET = {"enable_thinking": False, "thinking": False}
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
 
@@ -55,6 +68,14 @@ class ChatTokens:
     """Text that the template puts after an answer."""
     is_tuned: bool
     """Whether the model came with a chat template; others are asked to continue a text before they are adapted."""
+    asks: Asks = "own"
+    """What stands before an answer that the model is to write."""
+    has_parts: bool = False
+    """Whether the template wants the text of a message as a list of parts (models that see)."""
+    open_end: str = ""
+    """The token that ends an answer, where the template leaves it to the next message (GLM's `<|user|>`)."""
+    open_call_end: str = ""
+    """The token that ends a call of a tool, where the template leaves it to the result (GLM's `<|observation|>`)."""
 
     @classmethod
     def around(cls, tokenizer: Any, name: str, pad_id: int | None = None) -> "ChatTokens":
@@ -71,15 +92,7 @@ class ChatTokens:
                 f"model.name: the tokenizer of {name} needs a chat template, and has none. Take the model that was "
                 f"tuned on instructions, or save its tokenizer with a chat_template in a local directory."
             )
-        try:
-            with limited_memory():
-                after = _rendered(tokenizer, [_user(PROBE), _assistant(PROBE)]).rpartition(PROBE)[2]
-        except template_faults() as error:
-            raise InvalidSettings(
-                f"model.name: the chat template of {name} must render a question and its answer; it raised "
-                f"{fault_words(error)}. Take a model whose template can, or save its tokenizer with another "
-                f"chat_template in a local directory."
-            ) from error
+        has_parts, after, open_end = _tried_answer(tokenizer, name)
         stop = tokenizer(after, add_special_tokens=False)["input_ids"][:1]
         if not stop:
             raise InvalidSettings(
@@ -87,7 +100,13 @@ class ChatTokens:
                 f"it puts none. Save its tokenizer with another chat_template in a local directory."
             )
         ends = tuple(dict.fromkeys(token for token in (*stop, tokenizer.eos_token_id) if token is not None))
-        return cls(tokenizer, _pad_id(tokenizer, name, ends) if pad_id is None else pad_id, ends, after, is_tuned)
+        pad_id = _pad_id(tokenizer, name, ends) if pad_id is None else pad_id
+        chat = cls(tokenizer, pad_id, ends, after, is_tuned, has_parts=has_parts, open_end=open_end)
+        if chat.call_form is None:
+            return chat
+        end, open_call_end = end_of_call(chat.tried, tokenizer, chat.call_form)
+        ends = (*ends, *(() if end is None or end in ends else (end,)))
+        return replace(chat, end_ids=ends, open_call_end=open_call_end)
 
     @cached_property
     def spelled(self) -> SpelledTokens:
@@ -97,12 +116,23 @@ class ChatTokens:
     @cached_property
     def reads_tools(self) -> bool:
         """Whether the chat template writes what tools there are."""
-        return reads_tools(self._tried)
+        return reads_tools(self.tried)
+
+    @cached_property
+    def reads_reasoning(self) -> bool:
+        """Whether the chat template writes the reasoning of an answer that is a field of its own."""
+        return reads_reasoning(self.tried)
 
     @cached_property
     def call_form(self) -> CallForm | None:
         """How the chat template wants calls of tools; None where it leaves them out."""
-        return call_form(self._tried)
+        return call_form(self.tried)
+
+    @cached_property
+    def call_grammar(self) -> CallGrammar:
+        """How an answer writes calls of tools: as the chat template does, else as Hermes."""
+        ends = self.tokenizer.convert_ids_to_tokens(list(self.end_ids))
+        return call_grammar(self.tried, self.call_form, ends) or HERMES
 
     def prompt(self, request: str) -> list[int]:
         """Ids of a request, up to where the answer begins."""
@@ -127,34 +157,86 @@ class ChatTokens:
         Raises:
             BadData: the template cannot render it, or changes what it has written when a message is added.
         """
-        texts = self.conversation_texts(messages, first)
+        texts, *more = self.conversation_rows(messages, first)
+        if more:
+            raise BadData(
+                f"chat: a template only adds to what it has written when a message comes; found that of this tokenizer "
+                f"changes it within a chat of {len(messages)} messages. Give chats with one answer each, or a "
+                f"tokenizer with another chat_template."
+            )
         return self.conversation_sample([self._plain(text) for text in texts])
 
-    def conversation_texts(self, messages: Sequence[Message], first: int = 0, tools: Tools = ()) -> list[str]:
+    def conversation_rows(self, messages: Sequence[Message], first: int = 0, tools: Tools = ()) -> list[list[str]]:
         """What stands before each answer from message `first` on, and the answer, in turn; for `spelled.around`.
 
+        One row, but for a template that changes what it has written: the next row begins there, with all that stands
+        before its first answer as the template writes it by then.
+
         Raises:
-            BadData: as `conversation`.
+            BadData: the template cannot render the chat.
         """
-        texts: list[str] = []
+        rows: list[list[str]] = []
         text = ""
         for number, message in enumerate(messages):
             if message["role"] != "assistant" or number < first:
                 continue
-            before = self._checked(messages[:number], tools, add_generation_prompt=True)
             after = self._checked(messages[: number + 1], tools)
-            if not before.startswith(text) or not after.startswith(before):
-                raise BadData(
-                    f"chat: a template only adds to what it has written when a message comes; found that of this "
-                    f"tokenizer changes it at message {number + 1} of {len(messages)}, a turn of "
-                    f"{message['role']!r}. Give chats with one answer each, or a tokenizer with another chat_template."
-                )
-            texts += [before[len(text) :], after[len(before) :]]
-            text = after
-        return texts
+            before = self._before(messages[:number], after, tools)
+            core = text.removesuffix(self._last_words)
+            if rows and not before.startswith(text) and before.startswith(core):
+                rows[-1][-1], text = rows[-1][-1].removesuffix(self._last_words), core
+            if not rows or not before.startswith(text):
+                rows, text = [*rows, []], ""
+            _require_calls(message, after[len(before) :])
+            ending = self.open_call_end if message.get("tool_calls") else self.open_end
+            rows[-1] += [before[len(text) :], after[len(before) :] + ending]
+            text = after + ending
+        return rows or [[]]
+
+    @cached_property
+    def _last_words(self) -> str:
+        """What the template writes after the end of the last answer alone (Phi-3: its end of text)."""
+        end = self.tokenizer.convert_ids_to_tokens(self.end_ids[0])
+        return self.after_answer.removeprefix(end) if self.after_answer.startswith(end) else ""
+
+    def asks_before(self, messages: Sequence[Message], tools: Tools = ()) -> Asks | None:
+        """What the template writes before the last message, an answer; None where it is none of `Asks`.
+
+        Raises:
+            BadData: the template cannot render the chat.
+        """
+        after = self._checked(messages, tools)
+        return next((asks for asks, text in self._prompts(messages[:-1], tools) if after.startswith(text)), None)
+
+    def _before(self, messages: Sequence[Message], after: str, tools: Tools) -> str:
+        """What stands before an answer, with which `after` begins."""
+        before = next((text for _, text in self._prompts(messages, tools) if after.startswith(text)), None)
+        if before is None:
+            raise BadData(
+                f"chat: what a template writes before an answer is its generation prompt; found that of this tokenizer "
+                f"writes another text before message {len(messages) + 1}. Give a tokenizer with another chat_template."
+            )
+        return before
+
+    def _prompts(self, messages: Sequence[Message], tools: Tools) -> Iterator[tuple[Asks, str]]:
+        """The ways to ask for the next answer."""
+        for asks in ("own", "quiet", "bare"):
+            yield asks, self._question(messages, tools, asks)
+
+    def _question(self, messages: Sequence[Message], tools: Tools, asks: Asks) -> str:
+        more = QUIET if asks == "quiet" else {}
+        text = self._checked(messages, tools, add_generation_prompt=True, **more)
+        return text.removesuffix(self.unanswered) if asks == "bare" else text
+
+    @cached_property
+    def unanswered(self) -> str:
+        """What the generation prompt ends in, and no answer begins with."""
+        question = self._checked([_user(PROBE)], add_generation_prompt=True)
+        answered = self._checked([_user(PROBE), _assistant(PROBE)])
+        return question[len(os.path.commonprefix([question, answered])) :]
 
     def conversation_sample(self, pieces: Sequence[Sequence[int]]) -> TokenSample:
-        """A chat for training from the ids of its `conversation_texts`."""
+        """A chat for training from the ids of one of its `conversation_rows`."""
         ids: list[int] = []
         labels: list[int] = []
         for prompt, answer in zip(pieces[::2], pieces[1::2], strict=True):
@@ -170,21 +252,21 @@ class ChatTokens:
         Raises:
             BadData: the template cannot render it, or leaves calls of tools out.
         """
-        return self._plain(self._checked(messages, tools, add_generation_prompt=True))
+        return self._plain(self._question(messages, tools, self.asks))
 
     def _plain(self, text: str) -> list[int]:
         # the template writes its own start token: without add_special_tokens=False there would be two
         return self.spelled.ids(text, lambda part: self.tokenizer(part, add_special_tokens=False)["input_ids"])
 
-    def _tried(self, messages: Sequence[Message], tools: Tools) -> str | None:
+    def tried(self, messages: Sequence[Message], tools: Tools, **options: bool) -> str | None:
         """What the template makes of messages of our own; None where it refuses them."""
         try:
             with limited_memory():
-                return _rendered(self.tokenizer, messages, tools)
+                return _rendered(self.tokenizer, self._in_form(messages), tools, **options)
         except template_faults():
             return None
 
-    def _checked(self, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False) -> str:
+    def _checked(self, messages: Sequence[Message], tools: Tools = (), **options: bool) -> str:
         if any("tool_calls" in message for message in messages):
             if self.call_form is None:
                 raise BadData(
@@ -195,15 +277,16 @@ class ChatTokens:
             messages = in_form(messages, self.call_form)
         safe = self.spelled.in_messages(messages)
         try:
-            return _rendered(
-                self.tokenizer, safe, self.spelled.in_structure(tools), add_generation_prompt=add_generation_prompt
-            )
+            return _rendered(self.tokenizer, self._in_form(safe), self.spelled.in_structure(tools), **options)
         except template_faults() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise BadData(
                 f"chat: the model's chat template must take every chat; it refuses one with the roles {roles}: "
                 f"{fault_words(error)}. Change those rows, or give a tokenizer with another chat_template."
             ) from error
+
+    def _in_form(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return in_parts(messages) if self.has_parts else messages
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of `ids`, without special tokens."""
@@ -225,6 +308,22 @@ def fault_words(error: Exception) -> str:
     return f"{text or 'no message'} ({type(error).__name__})"
 
 
+def _require_calls(message: Message, answer: str) -> None:
+    """Refuse a template that leaves calls out (gpt-oss's writes the first of several).
+
+    Raises:
+        BadData: it does.
+    """
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    missing = next((name for name in names if answer.count(name) < names.count(name)), None)
+    if missing is not None:
+        raise BadData(
+            f"chat: a chat template writes every call of an answer; found {len(names)} calls in one, of which that of "
+            f"this tokenizer leaves out one of {missing!r}. Give each call a message of its own with its result after "
+            f"it, or allow the repair tool-calls, which writes calls into answers as text."
+        )
+
+
 def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
     """Id of the pad token, or of another special token where the pad token also ends a turn."""
     vocabulary = tokenizer.get_vocab()
@@ -238,6 +337,32 @@ def _pad_id(tokenizer: Any, name: str, ends: Sequence[int]) -> int:
     )
 
 
+def _tried_answer(tokenizer: Any, name: str) -> tuple[bool, str, str]:
+    """Whether the chat template wants parts, and `end_of_answer`.
+
+    Raises:
+        InvalidSettings: it renders no question with its answer.
+    """
+    fault: Exception | None = None
+    for has_parts in (False, True):
+        try:
+            with limited_memory():
+                end = end_of_answer(
+                    lambda messages, form=in_parts if has_parts else list: _rendered(tokenizer, form(messages)),
+                    tokenizer,
+                )
+        except template_faults() as error:
+            fault = fault or error
+            continue
+        if end is not None:
+            return has_parts, *end
+    reason = f"it raised {fault_words(fault)}" if fault is not None else "it leaves out what they say"
+    raise InvalidSettings(
+        f"model.name: the chat template of {name} must render a question and its answer; {reason}. Take a model whose "
+        f"template can, or save its tokenizer with another chat_template in a local directory."
+    ) from fault
+
+
 def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
@@ -246,13 +371,9 @@ def _assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-def _rendered(
-    tokenizer: Any, messages: Sequence[Message], tools: Tools = (), *, add_generation_prompt: bool = False
-) -> str:
+def _rendered(tokenizer: Any, messages: Sequence[Message], tools: Tools = (), **options: bool) -> str:
     with limited_time():
-        return tokenizer.apply_chat_template(
-            messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
+        return tokenizer.apply_chat_template(messages, tools=list(tools) or None, tokenize=False, **options)
 
 
 def small_tokenizer(texts: Sequence[str], vocabulary_size: int) -> Any:

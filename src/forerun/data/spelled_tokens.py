@@ -39,6 +39,18 @@ class SpelledTokens:
         """`text` with a letter in the place of each special token."""
         return self._tokens.sub(lambda match: self._letters[match[0]], text)
 
+    def left_out(self, text: str) -> str:
+        """`text` without special tokens."""
+        return self._tokens.sub("", text)
+
+    def last_in(self, text: str) -> str:
+        """The last special token in `text`; empty where there is none."""
+        return ([""] + self._tokens.findall(text))[-1]
+
+    def split_at(self, text: str, token: str) -> list[str]:
+        """What stands at the beginning, and after each `token`, up to the next special one."""
+        return [self._tokens.split(part)[0] for part in (text.split(token) if token else [text])]
+
     def in_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Messages for the chat template, each text of which is `hidden`, those of calls of tools too."""
         return [{**self.in_structure(message), "role": message["role"]} for message in messages]

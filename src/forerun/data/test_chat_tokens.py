@@ -69,13 +69,16 @@ def test_padding_with_the_end_token_is_replaced():
     assert chat.pad_id == WORDS.index("<pad>") != chat.end_ids[0]
 
 
+EVERY = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
 @pytest.mark.parametrize(
     ("make_tokenizer", "words"),
     [
-        (lambda: tokenizer_of(words=WORDS[5:], template="{{ messages[0]['content'] }}code", eos_token="user"), "pad token"),
+        (lambda: tokenizer_of(words=WORDS[5:], template=EVERY + "code", eos_token="user"), "pad token"),
         (lambda: tokenizer_of(words=WORDS[5:], eos_token="user"), "chat template"),
-        (lambda: tokenizer_of(template="{% for m in messages %}{{ m['content'] }}{% endfor %}", pad_token="<pad>"),
-         "stops"),
+        (lambda: tokenizer_of(template=EVERY, pad_token="<pad>"), "stops"),
+        (lambda: tokenizer_of(template="{{ messages[0]['content'] }}code"), "it leaves out what they say"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said(make_tokenizer, words):
@@ -111,3 +114,15 @@ def test_a_template_that_never_ends_is_refused(monkeypatch):
     tokenizer.chat_template = f"{loop}{loop}{loop}{'{% endfor %}' * 3}"
     with pytest.raises(InvalidSettings, match="must render .* did not end within"):
         ChatTokens.around(tokenizer, "theirs")
+
+
+def test_a_template_that_wants_parts_gets_them():
+    """Models that see: the text of a message is one part of it."""
+    template = SMALL_TEMPLATE.replace(
+        "{{ message['content'] }}", "{% for p in message.content %}{{ p.text }}{% endfor %}"
+    )
+    assert "p.text" in template
+    plain, parts = (ChatTokens.around(tokenizer_of(template=each), "m") for each in (SMALL_TEMPLATE, template))
+    assert (plain.has_parts, parts.has_parts) == (False, True)
+    assert parts.prompt("code") == plain.prompt("code")
+    assert parts.end_ids == plain.end_ids

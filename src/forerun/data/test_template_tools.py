@@ -77,7 +77,7 @@ def test_what_a_template_writes_is_told_by_trying(template, reads, form):
 @pytest.mark.parametrize("calls", [QWEN25, DEEPSEEK, CODER])
 def test_calls_carry_loss_and_their_results_and_the_tools_do_not(calls):
     chat = chat_of(TOLD + BEGIN + calls + END)
-    texts = chat.conversation_texts(CHAT, tools=[TOOL])
+    texts = chat.conversation_rows(CHAT, tools=[TOOL])[0]
     sample = chat.conversation_sample([chat._plain(text) for text in texts])
     assert len(texts) == 4
     learned = chat.text([label for label in sample.target if label != IGNORED])
@@ -94,7 +94,17 @@ def test_calls_carry_loss_and_their_results_and_the_tools_do_not(calls):
 
 def test_calls_that_a_template_leaves_out_are_an_error_with_a_remedy():
     with pytest.raises(BadData, match="needs a chat template that writes tool_calls; found one that leaves them out"):
-        chat_of(BEGIN + END).conversation_texts(CHAT)
+        chat_of(BEGIN + END).conversation_rows(CHAT)
+
+
+def test_a_template_that_writes_the_first_of_several_calls_is_refused():
+    """As gpt-oss's does."""
+    first = QWEN25.replace("m['tool_calls'] or []", "(m['tool_calls'] or [])[:1]")
+    chat = chat_of(TOLD + BEGIN + first + END)
+    assert len(chat.conversation_rows(CHAT, tools=[TOOL])) == 1
+    both = [CHAT[0], {**CHAT[1], "tool_calls": [CALL, CALL]}]
+    with pytest.raises(BadData, match="found 2 calls in one, of which that of this tokenizer leaves out one of 'weath"):
+        chat.conversation_rows(both, tools=[TOOL])
 
 
 @pytest.mark.parametrize("template", [CHAT_TEMPLATE, PLAIN_TEMPLATE], ids=["learned", "without a template"])
@@ -102,7 +112,7 @@ def test_our_own_templates_put_each_tool_and_call_on_lines_of_its_own(template):
     """Jinja drops a line's end after a tag, and so does transformers' environment."""
     chat = chat_of(template)
     called = {**CHAT[1], "content": "Let me see.", "tool_calls": [CALL, CALL]}
-    text = "".join(chat.conversation_texts([CHAT[0], called], tools=[TOOL, TOOL]))
+    text = "".join(chat.conversation_rows([CHAT[0], called], tools=[TOOL, TOOL])[0])
     schema = json.dumps(TOOL)
     assert f"\n{schema}\n{schema}" in text
     function = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome'

@@ -13,7 +13,7 @@ from forerun.data.own.inspection_record import ChatCount
 from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.own.tool_calls import call_texts
 from forerun.errors import ForerunError
-from forerun.own.language import ChatEncoder
+from forerun.own.chat_encoder import ChatEncoder
 from forerun.own.tokens import tokenizer_of
 from forerun.settings.schema import Settings
 
@@ -55,10 +55,14 @@ def _count(settings: Settings, chats: Sequence[ChatRow]) -> ChatCount:
     count = ChatCount(lengths=estimates, are_tools_read=encoder.chat.reads_tools, are_calls_read=are_calls_read)
     whole = chats if are_calls_read else [_with_texts(chat) for chat in chats]
     try:
-        lengths = [len(sample.ids) for sample in encoder.whole_samples((chat, 0) for chat in whole)]
+        samples = list(encoder.whole_samples((chat, 0) for chat in whole))
     except ForerunError:
         return count
-    return count.model_copy(update={"lengths": lengths, "are_counted": True})
+    lengths = [max(len(sample.ids) for sample in own) for own in samples]
+    divided = sum(len(own) > 1 for own in samples)
+    return count.model_copy(
+        update={"lengths": lengths, "are_counted": True, "divided": divided, "rows": sum(map(len, samples))}
+    )
 
 
 def _has_calls(chat: ChatRow) -> bool:

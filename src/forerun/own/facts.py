@@ -50,6 +50,9 @@ class TaskFacts(Record):
     """Id that a text begins with; of `seq2seq-lm` the one that the decoder begins with."""
     is_chat: bool = False
     """Whether rows went through the tokenizer's chat template; else they were texts."""
+    asks: Literal["own", "quiet", "bare"] = "own"
+    """What stands before an answer: the template's generation prompt, that with reasoning off, or that without what the
+    template does not write before an answer."""
 
 
 def write_assets(folder: Path, facts: TaskFacts, tokenizer: Any, settings: Settings) -> None:

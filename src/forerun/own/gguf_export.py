@@ -6,8 +6,8 @@ pairs. Weights keep their precision (`llama-quantize` makes smaller files). llam
 by name, so a tokenizer is written only where its own rule is one of them; else texts would become other tokens in
 silence.
 
-Sources: llama.cpp, `convert_hf_to_gguf.py` (LlamaModel.permute, get_vocab_base) and `src/llama-vocab.cpp` (expressions
-of gpt-2, smollm, qwen2 and llama-bpe).
+Sources: llama.cpp, `convert_hf_to_gguf.py` (LlamaModel.permute, GPT2Model, get_vocab_base) and `src/llama-vocab.cpp`
+(expressions of gpt-2, smollm, qwen2 and llama-bpe).
 
 Not covered: other architectures, mixtures of experts, stretched positions, SentencePiece, tokenizers that Forerun
 learned.
@@ -30,10 +30,18 @@ from forerun.step.training_step import TrainingStep
 
 GGUF = "model.gguf"
 WRITES = ("causal-lm", "preference")
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gpt2": "gpt2"}
 """transformers' `model_type` → architecture of GGUF."""
 PAIRED = ("llama",)
 """Architectures whose rotated pairs stand side by side in llama.cpp, and in two halves in transformers."""
+ACROSS = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+"""Weights of GPT-2 that transformers has as (in, out), and llama.cpp as (out, in)."""
+GPT2_AS_IT_WAS = {
+    "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+}  # fmt: skip
+"""Settings of GPT-2 that llama.cpp takes for given."""
+UNREAD = ("head_dim", "n_inner", "n_positions")
+"""Sizes in the file that transformers does not read back of every architecture (5.24, integrations/ggml.py)."""
 COMPARED_ROWS = 8
 ELSE = "Leave --gguf out; llama.cpp's convert_hf_to_gguf.py reads the exported folder of many more models."
 _SHORT, _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|", r"[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -94,7 +102,10 @@ def _known_config(step: TrainingStep, facts: TaskFacts) -> Any:
         )
     if step.settings.quantization != "none" or hasattr(step.model, "peft_config"):
         raise NotSupported("--gguf: one plain model; found an adapter, or packed weights. Add --merge.")
-    stretch = (config.rope_parameters or {}).get("rope_type", "default")
+    others = [name for name, value in GPT2_AS_IT_WAS.items() if kind == "gpt2" and getattr(config, name) != value]
+    if others:
+        raise NotSupported(f"--gguf: GPT-2 with its own {others[0]}; found {getattr(config, others[0])!r}. {ELSE}")
+    stretch = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if stretch != "default":
         raise NotSupported(f"--gguf: positions as they are; found rope_type {stretch!r}. {ELSE}")
     return config
@@ -134,15 +145,19 @@ def _add_sizes(writer: Any, config: Any, name: str) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(heads)
+    writer.add_vocab_size(config.vocab_size)
+    if config.model_type == "gpt2":
+        writer.add_feed_forward_length(config.n_inner or 4 * config.hidden_size)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
+    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(width)
     writer.add_value_length(width)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(width)
-    writer.add_vocab_size(config.vocab_size)
 
 
 def _add_tokenizer(writer: Any, tokenizer: Any, facts: TaskFacts, rule: str, size: int) -> None:
@@ -163,8 +178,10 @@ def _add_tokenizer(writer: Any, tokenizer: Any, facts: TaskFacts, rule: str, siz
         writer.add_bos_token_id(start)
     # a chat's template writes its own start
     writer.add_add_bos_token(start is not None and not facts.is_chat)
-    if facts.end_ids:
-        writer.add_eos_token_id(facts.end_ids[0])
+    for add, end in zip(
+        (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id), facts.end_ids, strict=False
+    ):
+        add(end)
     writer.add_pad_token_id(facts.pad_id)
     if facts.is_chat and tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
@@ -179,6 +196,8 @@ def _tensors(model: nn.Module, config: Any, *, is_paired: bool) -> Iterator[tupl
             tensor = side_by_side(tensor, config.num_attention_heads)
         elif is_paired and ".k_proj." in name:
             tensor = side_by_side(tensor, config.num_key_value_heads)
+        elif name.endswith(ACROSS):
+            tensor = tensor.T
         yield name, tensor.detach().cpu()
 
 
@@ -198,9 +217,14 @@ def _add_tensor(writer: Any, name: str, tensor: Tensor, bfloat16: Any) -> None:
 
 def _answers(folder: Path, texts: Sequence[Tensor], **how: str) -> list[Tensor]:
     """Log-probabilities of the model in `folder`, in fp32; one model at a time is in memory."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    own: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, **how}
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
+    plain = AutoConfig.from_pretrained(folder, local_files_only=True)
+    for name in UNREAD:
+        if hasattr(plain, name):
+            setattr(config, name, getattr(plain, name))
+    own: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "config": config, **how}
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **own).eval()
     with torch.no_grad():
         return [model(input_ids=ids).logits.log_softmax(-1) for ids in texts]

@@ -5,12 +5,10 @@ predicted once. `padding: fixed` cuts the stream of all documents into rows (a r
 row, of another document too); `packed` puts documents side by side in a row, each blind for the others; `bucketed` and
 `longest` give each document rows of its own. What is longer than a row goes on in the next, which repeats one token.
 
-Chats go through the tokenizer's chat template, and the loss is that of all answers (`data/chat_tokens.py`). A row that
-is too long is cut; a row of which no answer is left is left out, and counted.
+Chats: `own/chat_encoder.py`.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,21 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.data.chat_tokens import ChatTokens
-from forerun.data.own.row_kinds import ChatRow, PreferenceRow, TextRow, texts_of, tools_of
+from forerun.data.chat_tokens import Asks
+from forerun.data.own.row_kinds import TextRow, texts_of, tools_of
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples
-from forerun.data.token_data import IGNORED, TokenData, TokenSample
+from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.forecasting.request import Generated
+from forerun.own.chat_encoder import CHECKED_ROWS, ChatEncoder
 from forerun.own.facts import TaskFacts
-from forerun.own.generated import Answers, generate_answers, generated_judgement
+from forerun.own.generated import Answers, generated_judgement
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import held_out_data
 from forerun.own.stores import stored_samples
 from forerun.own.task import Task, watched
 from forerun.own.token_scores import SHOWN_TEXTS, TOKEN_SCORES, Untrained, judge_tokens, score_tokens
-from forerun.own.tokens import PLAIN_TEMPLATE, ask_as_trained, in_batches, plain_encoder, plain_ids, tokenizer_of
+from forerun.own.tokens import ask_as_trained, plain_encoder, plain_ids, tokenizer_of
 from forerun.own.workloads import workload_of_facts
 from forerun.settings.schema import Settings
 from forerun.step.training_step import TrainingStep
@@ -41,10 +40,6 @@ from forerun.train.alive import TrivialLoss, count_entropy
 SEPARATORS = ("<|endoftext|>",)
 """Tokens that stand between documents, where a tokenizer has them; else its start and end tokens do."""
 Ids = NDArray[np.int32]
-CHECKED_ROWS = 16
-"""First rows whose special tokens are looked at."""
-TOOL_ROWS = 2000
-"""First rows that are looked at for descriptions of tools."""
 GENERATED_ROWS = 32
 """Test chats that are answered where `evaluation.new_tokens` is set."""
 
@@ -62,6 +57,8 @@ class LanguageRows:
     """Rows without anything to learn."""
     spelled: int = 0
     """Chats that say special tokens of the tokenizer, which are text there."""
+    divided: int = 0
+    """Chats that are several samples, as the template changes what it has written."""
 
 
 def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
@@ -75,12 +72,11 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
     is_text = parts.format == "text"
     texts = chain.from_iterable((*texts_of(row), *tools_of(row)) for row in parts.learning_rows)
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
-    encoder = TextEncoder(tokenizer, settings) if is_text else ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
-    ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
+    encoder, notes = _encoder(settings, parts, tokenizer)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
-        start_id=encoder.start_id, is_chat=parts.has_chats,
+        start_id=encoder.start_id, is_chat=parts.has_chats, asks=encoder.asks,
     )  # fmt: skip
     rows = {part: language_rows(own, encoder, facts, settings) for part, own in split.items()}
     _require_rows(settings, rows)
@@ -98,11 +94,11 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
 
     def baselines(answers: tuple[Any, Answers | None]) -> Any:
         scores, generated = answers
-        notes = _notes(rows["train"], "training"), _notes(rows["test"], "test")
+        losses = _notes(rows["train"], "training"), _notes(rows["test"], "test")
         texts = [tokenizer.decode(list(sample.ids)) for sample in rows["test"].samples[:SHOWN_TEXTS]]
         judgement = judge_tokens(
             scores, train, held_out["test"].samples, untrained, text_bytes=rows["test"].text_bytes,
-            texts=texts, note=" ".join(filter(None, notes)),
+            texts=texts, note=" ".join(filter(None, losses)),
         )  # fmt: skip
         return judgement if generated is None else generated_judgement(judgement, generated)
 
@@ -119,11 +115,26 @@ def open_language(settings: Settings, parts: OwnParts, *, lengths_only: bool) ->
         judge=judge,
         baselines=baselines,
         scores=TOKEN_SCORES,
-        assumptions=(*assumptions, *(encoder.unread_tools(parts.train) if isinstance(encoder, ChatEncoder) else ())),
+        assumptions=(*assumptions, *notes, *_divided(rows["train"], len(split["train"]), settings.model.name)),
         trivial=TrivialLoss(count_entropy(train.counts), "always answering with the shares of the tokens"),
         generated=Generated(((len(questions), None),)) if questions else Generated(),
         before=untrained.score,
     )
+
+
+def _encoder(
+    settings: Settings, parts: OwnParts, tokenizer: Any
+) -> tuple["TextEncoder | ChatEncoder", tuple[str, ...]]:
+    """What makes samples of the rows, and what a run must say of its chat template."""
+    notes: tuple[str, ...] = ()
+    if parts.format == "text":
+        encoder = TextEncoder(tokenizer, settings)
+    else:
+        encoder = ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
+        encoder.ask_as(parts.train[:CHECKED_ROWS])
+        notes = encoder.template_notes(parts.train)
+    ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
+    return encoder, notes
 
 
 def language_rows(
@@ -133,8 +144,9 @@ def language_rows(
     meaning = {"task": facts.model_dump(mode="json"), "padding": settings.batch.padding}
     sides, losses = stored_samples(rows, encoder.tokenizer, meaning, lambda losses: encoder.samples(rows, losses))
     return LanguageRows(
-        sides[""], losses.get("text_bytes"), losses.get("cut", 0), losses.get("empty", 0), losses.get("spelled", 0)
-    )
+        sides[""], losses.get("text_bytes"),
+        *(losses.get(name, 0) for name in ("cut", "empty", "spelled", "divided")),
+    )  # fmt: skip
 
 
 def _require_rows(settings: Settings, rows: Mapping[str, LanguageRows]) -> None:
@@ -149,6 +161,8 @@ def _require_rows(settings: Settings, rows: Mapping[str, LanguageRows]) -> None:
 
 class TextEncoder:
     """Documents to samples."""
+
+    asks: Asks = "own"
 
     def __init__(self, tokenizer: Any, settings: Settings):
         self.tokenizer, self.settings = tokenizer, settings
@@ -189,105 +203,6 @@ class TextEncoder:
             yield np.concatenate([start, ids, end])
 
 
-class ChatEncoder:
-    """Chats, and prompts with their completions, to samples."""
-
-    def __init__(self, tokenizer: Any, settings: Settings, *, is_chat: bool = True):
-        """`is_chat` is False where prompt and completion are texts that follow each other without a chat template."""
-        self.is_chat = is_chat
-        if tokenizer.chat_template is None and "<start_of_turn>" not in tokenizer.get_vocab():
-            tokenizer.chat_template = PLAIN_TEMPLATE
-        self.chat = ChatTokens.around(tokenizer, settings.model.name, tokenizer.pad_token_id)
-        self.tokenizer, self.settings = tokenizer, settings
-        self.end_ids, self.start_id = self.chat.end_ids, tokenizer.bos_token_id
-
-    def unread_tools(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
-        """What a run must say where rows describe tools that the chat template does not write; told by the first."""
-        count = sum(bool(row.tools) for row in rows[:TOOL_ROWS])
-        if not count or self.chat.reads_tools:
-            return ()
-        return (
-            f"Tools are described in {count:,} of the first {min(len(rows), TOOL_ROWS):,} training rows, and the chat "
-            f"template of {self.settings.model.name} does not write them: the model does not learn which tools it has. "
-            f"A tokenizer with another chat_template, or a system message, can say them.",
-        )
-
-    def samples(self, rows: Iterable[ChatRow], losses: dict[str, Any]) -> Iterator[TokenSample]:
-        """Samples of a part, in its order; without those that have no answer within the sequence length.
-
-        Rows that are cut, and those without an answer, are counted in `losses`.
-        """
-        length = self.settings.batch.sequence_length
-        losses |= {"cut": 0, "empty": 0, "spelled": 0}
-
-        def counted() -> Iterator[tuple[ChatRow, int]]:
-            for row in rows:
-                texts = (*texts_of(row), *tools_of(row)) if self.is_chat else ()
-                losses["spelled"] += any(map(self.chat.spelled.are_in, texts))
-                yield row, 0
-
-        for number, sample in enumerate(self.whole_samples(counted())):
-            if number < CHECKED_ROWS:
-                self._require_one_start(sample)
-            losses["cut"] += len(sample.ids) > length
-            short = cut_sample(sample, length)
-            if all(label == IGNORED for label in short.target[1:]):  # type: ignore[index]
-                losses["empty"] += 1
-                continue
-            yield short
-
-    def whole_samples(self, rows: Iterable[tuple[ChatRow, int]]) -> Iterator[TokenSample]:
-        """Chats with the message from which on their answers are learned; many are tokenised at once."""
-        texts, encode = ((row, self._texts(row, first)) for row, first in rows), plain_encoder(self.tokenizer)
-        encode = self.chat.spelled.around(encode) if self.is_chat else encode
-        for part in in_batches(texts, lambda both: sum(map(len, both[1]))):
-            ids = plain_ids(encode, (text for _, own in part for text in own if text))
-            for _, own in part:
-                yield self._sample([next(ids).tolist() if text else [] for text in own])
-
-    def sample(self, row: ChatRow, first: int = 0) -> TokenSample:
-        """One chat; the loss is that of its answers from message `first` on."""
-        return next(self.whole_samples([(row, first)]))
-
-    def _texts(self, row: ChatRow, first: int) -> list[str]:
-        """Prompt and answer, in turn."""
-        if self.is_chat:
-            return self.chat.conversation_texts([turn.message for turn in row.messages], first, _schemas(row))
-        return ["".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content]
-
-    def _sample(self, ids: Sequence[Sequence[int]]) -> TokenSample:
-        if self.is_chat:
-            return self.chat.conversation_sample(ids)
-        start = self.tokenizer.bos_token_id
-        prompt, answer = [*([] if start is None else [start]), *ids[0]], [*ids[1], self.tokenizer.eos_token_id]
-        return TokenSample([*prompt, *answer], [IGNORED] * len(prompt) + answer)
-
-    def prompt(self, row: ChatRow) -> list[int]:
-        """Ids up to where the last answer begins."""
-        if not self.is_chat:
-            return self.chat.continuation_prompt("".join(turn.content for turn in row.messages[:-1]))
-        return self.chat.chat_prompt([turn.message for turn in row.messages[:-1]], _schemas(row))
-
-    def answer(self, step: TrainingStep, rows: Sequence[ChatRow]) -> Answers:
-        """The model's answers to the last messages of chats, beside theirs."""
-        usable = [row for row in rows if len(row.messages) > 1 and row.messages[-1].role == "assistant"]
-        room = self.settings.batch.sequence_length
-        prompts = [self.prompt(row)[-room:] for row in usable]
-        questions = [row.messages[-2].text for row in usable]
-        return generate_answers(
-            step, self.tokenizer, prompts, questions, [row.messages[-1].text for row in usable],
-            end_ids=self.end_ids, pad_id=self.tokenizer.pad_token_id, new_tokens=self.settings.evaluation.new_tokens,
-        )  # fmt: skip
-
-    def _require_one_start(self, sample: TokenSample) -> None:
-        start = self.tokenizer.bos_token_id
-        if start is not None and len(sample.ids) > 1 and sample.ids[0] == sample.ids[1] == start:
-            raise InvalidSettings(
-                f"model.name: a text begins with one start token; the chat template of {self.settings.model.name} and "
-                f"its tokenizer write two ({self.tokenizer.bos_token!r}). Take it out of one of them."
-            )
-
-
 def pieces(ids: Ids, length: int) -> Iterator[Ids]:
     """Runs of at most `length` ids; each repeats the last of the one before, so that every id but the first has one
     before it."""
@@ -308,16 +223,6 @@ def pieces_of_stream(documents: Iterable[Ids], length: int) -> Iterator[Ids]:
         yield rest
 
 
-def cut_sample(sample: TokenSample, length: int) -> TokenSample:
-    """The first `length` tokens of a sample, as arrays."""
-    ids, labels = np.asarray(sample.ids[:length], np.int32), np.asarray(sample.target, np.int32)[:length]
-    return TokenSample(ids, labels)  # type: ignore[arg-type]
-
-
-def _schemas(row: ChatRow) -> list[Mapping[str, Any]]:
-    return json.loads(row.tools) if row.tools else []
-
-
 def without_doubles(documents: Iterable[Ids], token: int) -> Iterator[Ids]:
     """Documents in whose stream `token` never follows itself."""
     last = -1
@@ -325,6 +230,18 @@ def without_doubles(documents: Iterable[Ids], token: int) -> Iterator[Ids]:
         before = np.concatenate([[last], document[:-1]])
         last = int(document[-1])
         yield document[(document != token) | (before != token)]
+
+
+def _divided(rows: LanguageRows, chats: int, model: str) -> tuple[str, ...]:
+    """What a run must say where chats are several samples."""
+    if not rows.divided:
+        return ()
+    return (
+        f"{rows.divided:,} of {chats:,} training chats are several rows, {len(rows.samples):,} in all: the chat "
+        f"template of {model} changes what it has written when a message comes, so each answer is trained behind what "
+        f"stands before it by then. That is more tokens than the chats have; a template that only adds needs one row "
+        f"a chat.",
+    )
 
 
 def _notes(rows: LanguageRows, part: str) -> str:

@@ -67,6 +67,8 @@ class Look(Record):
     """Training samples that fill `batch.sequence_length`, and may have been cut."""
     loss_share: float
     """Share of the tokens of the rows here that carry loss."""
+    notes: list[str] = []
+    """What a run says of its data: tools that a template leaves out, chats that are several samples."""
 
 
 def look_at(settings: Settings, rows: int = 3) -> Look:
@@ -93,6 +95,7 @@ def look_at(settings: Settings, rows: int = 3) -> Look:
         mean_tokens=sum(lengths) / len(lengths),
         at_limit=sum(length >= settings.batch.sequence_length for length in lengths),
         loss_share=sum(token.carries_loss for token in tokens) / max(1, len(tokens)),
+        notes=list(task.assumptions),
     )
 
 

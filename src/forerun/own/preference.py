@@ -23,9 +23,9 @@ from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData
 from forerun.evaluate.proportions import paired_difference, wilson
+from forerun.own.chat_encoder import CHECKED_ROWS, ChatEncoder, cut_sample, one_sample
 from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
-from forerun.own.language import ChatEncoder, cut_sample
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import batches_by_length, scoring
 from forerun.own.stores import stored_samples
@@ -96,11 +96,12 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     texts = (text for row in parts.learning_rows for text in (*texts_of(row), *tools_of(row)))
     tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
     encoder = ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
+    encoder.ask_as(parts.train[:CHECKED_ROWS])
     ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
     facts = TaskFacts(
         workload=settings.workload, format=parts.format, fields=dict(parts.fields),
         sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
-        start_id=encoder.start_id, is_chat=parts.has_chats,
+        start_id=encoder.start_id, is_chat=parts.has_chats, asks=encoder.asks,
     )  # fmt: skip
     sided = {part: preference_samples(rows, encoder, facts, settings) for part, rows in split.items()}
     rows_left = {part: rows for part, (_, rows) in sided.items()}
@@ -111,7 +112,7 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
     for own in data.values():  # a forecast needs no values, and training gets them in `before`
         zeros = np.zeros(len(own.lengths), np.float32)
         own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
-    assumptions = (*assumptions, *encoder.unread_tools(parts.train))
+    assumptions = (*assumptions, *encoder.template_notes(parts.train))
     assumptions = (*assumptions, "The reference's pass over all pairs, once before training, is not in this forecast.")
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
@@ -155,7 +156,7 @@ def preference_samples(
 
     def samples(losses: dict[str, Any]) -> Iterator[TokenSample]:
         losses["places"] = []
-        wholes = encoder.whole_samples(chats())
+        wholes = map(one_sample, encoder.whole_samples(chats()))
         for number, both in enumerate(zip(wholes, wholes, strict=True)):
             cut = [cut_sample(sample, length) for sample in both]
             if all(any(label != IGNORED for label in sample.target[1:]) for sample in cut):  # type: ignore[index]

@@ -124,6 +124,11 @@ def source_and_target(row: TranslationRow | ChatRow) -> tuple[str, str]:
             "chat: seq2seq-lm learns texts; found a call of a tool. Allow data.repair: [tool-calls], which writes calls"
             " into answers, or set workload to causal-lm."
         )
+    if any(turn.reasoning for turn in row.messages):
+        raise BadData(
+            "chat: seq2seq-lm learns the content of answers; found reasoning in a field of its own. Write it into the "
+            "content, or set workload to causal-lm."
+        )
     return "\n\n".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content
 
 

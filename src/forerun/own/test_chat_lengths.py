@@ -5,8 +5,8 @@ import pytest
 
 from forerun.data.own.inspection_record import ChatCount
 from forerun.data.own.row_kinds import ChatRow, LabelledRow, PreferenceRow, Turn
+from forerun.own.chat_encoder import ChatEncoder
 from forerun.own.chat_lengths import SYSTEM_TOKENS, TURN_TOKENS, chat_lengths
-from forerun.own.language import ChatEncoder
 from forerun.own.tokens import learned_tokenizer
 from forerun.settings.schema import ModelSettings, Settings
 

@@ -5,7 +5,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from forerun.data.chat_tokens import small_tokenizer
 from forerun.data.token_data import TokenSample
@@ -37,7 +47,7 @@ def written(folder, model, tokenizer, *, is_chat=False, name="causal-lm"):
     model.save_pretrained(folder)
     step = SimpleNamespace(model=model, settings=SimpleNamespace(name="tiny", quantization="none"))
     facts = TaskFacts(
-        workload=name, format="messages" if is_chat else "text", fields={}, sequence_length=32, pad_id=0, end_ids=(2,),
+        workload=name, format="messages" if is_chat else "text", fields={}, sequence_length=32, pad_id=0, end_ids=(2, 0),
         start_id=1, is_chat=is_chat,
     )  # fmt: skip
     samples = [TokenSample(tokenizer(text)["input_ids"]) for text in ("one two three four", "seven and 12")]
@@ -45,13 +55,25 @@ def written(folder, model, tokenizer, *, is_chat=False, name="causal-lm"):
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-@pytest.mark.parametrize(("model", "config"), [(LlamaForCausalLM, LlamaConfig), (Qwen2ForCausalLM, Qwen2Config)])
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (LlamaForCausalLM, LlamaConfig), (Qwen2ForCausalLM, Qwen2Config), (Qwen3ForCausalLM, Qwen3Config),
+        (GPT2LMHeadModel, GPT2Config),
+    ],
+)  # fmt: skip
 def test_what_is_read_back_is_the_model(tmp_path, model, config, is_tied):
     gguf = pytest.importorskip("gguf")
     torch.manual_seed(0)
-    own = model(config(**SIZES, tie_word_embeddings=is_tied, rope_parameters={"rope_theta": 5e4}))
+    sizes = {**SIZES, "rope_parameters": {"rope_theta": 5e4}}
+    if model is Qwen3ForCausalLM:
+        sizes["head_dim"] = 32  # not the width over the heads, as in Qwen3's own
+    if model is GPT2LMHeadModel:
+        sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, **{key: SIZES[key] for key in SIZES if key[:1] in "vi"}}
+        sizes = {**sizes, "n_positions": 64, "n_inner": 96, "bos_token_id": 1, "eos_token_id": 2}
+    own = model(config(**sizes, tie_word_embeddings=is_tied))
     for name, tensor in own.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith("bias") or "norm" in name or ".ln_" in name:
             torch.nn.init.normal_(tensor)
     tokenizer = tokenizer_of()
     tokenizer.chat_template = "{{ messages }}"
@@ -63,6 +85,21 @@ def test_what_is_read_back_is_the_model(tmp_path, model, config, is_tied):
     kinds = fields["tokenizer.ggml.token_type"].contents()
     assert (kinds[:4], kinds[-1], len(kinds)) == ([3, 3, 3, 1], 5, SIZES["vocab_size"])
     assert fields["tokenizer.ggml.add_bos_token"].contents() is False
+    assert fields["tokenizer.ggml.eot_token_id"].contents() == 0
+    kind = own.config.model_type
+    width = (
+        fields[f"{kind}.feed_forward_length"].contents(),
+        own.config.model_type == "gpt2"
+        or (fields[f"{kind}.attention.key_length"].contents() == own.model.layers[0].self_attn.head_dim),
+    )
+    assert width == (96, True)
+    assert fields[f"{kind}.context_length"].contents() == 64
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / GGUF).tensors}
+    state = own.state_dict()
+    down = "transformer.h.1.mlp.c_proj.weight" if model is GPT2LMHeadModel else "model.layers.1.mlp.down_proj.weight"
+    expected = state[down].T if model is GPT2LMHeadModel else state[down]
+    assert torch.equal(torch.from_numpy(tensors["blk.1.ffn_down.weight"].copy()), expected)
+    assert sum(tensor.size for tensor in tensors.values()) == sum(weight.numel() for weight in own.parameters())
 
 
 def test_bfloat16_stays_bfloat16(tmp_path):
@@ -100,5 +137,8 @@ def test_other_tokenizers_and_models_are_refused(tmp_path):
     stretched = LlamaConfig(**SIZES, rope_parameters={"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0})
     with pytest.raises(NotSupported, match="rope_type 'linear'"):
         written(tmp_path, LlamaForCausalLM(stretched), tokenizer_of())
+    other = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=320, activation_function="relu"))
+    with pytest.raises(NotSupported, match="GPT-2 with its own activation_function; found 'relu'"):
+        written(tmp_path, other, tokenizer_of())
     with pytest.raises(NotSupported, match="llama of embedding"):
         written(tmp_path, own, tokenizer_of(), name="embedding")

@@ -4,12 +4,15 @@ Nothing is guessed in silence: what could be two things is a question, which sta
 answers it, with the default marked.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, get_args
 
 import yaml
+from safetensors import SafetensorError, safe_open
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
@@ -28,16 +31,16 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_tools, other_meanings
-from forerun.runs.first_settings import ModelChoice, choose_model, first_settings, new_head
+from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_divided, of_tools, other_meanings
+from forerun.runs.first_settings import UNKNOWN_PARAMETERS, ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
 from forerun.units import format_bytes, format_seconds
 
 LEAST_BATCH = 1
 MINILM_ROW = "minilm-l6"
-LONGEST, UNKNOWN_PARAMETERS = 512, 100_000_000
-"""Of a model that says nothing of itself."""
+LONGEST = 512
+"""Tokens, of a model that says nothing of itself."""
 Forecaster = Callable[[Settings, Device], Forecast]
 ChatCounter = Callable[[Settings, Sequence[CanonicalRow]], ChatCount]
 """Tokens of each row that goes through a chat template, and what becomes of tools there."""
@@ -103,7 +106,7 @@ def propose(
     count = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
     if count.lengths:
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
-    inspection, tool_questions = of_tools(inspection, count, choice.name)
+    inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
@@ -228,11 +231,23 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
     config = model_config(MINILM_ROW if model.lower() == MINILM else model, {}, "sdpa")
     longest = maximum_length(config) or LONGEST
     rows = [row for row in architectures() if model.lower() in (row.name, *row.aliases)]
-    parameters = rows[0].parameters if rows else UNKNOWN_PARAMETERS
+    parameters = rows[0].parameters if rows else _stored_parameters(model) or UNKNOWN_PARAMETERS
     scratch = Settings(name="x", workload=workload, model=ModelSettings(name=model))
     is_new = is_from_scratch(scratch)
     has_new_head, why = (False, "") if is_new else new_head(model.lower(), workload)
     return ModelChoice(model, {}, parameters, longest, f"as asked by --model{why}", "", is_new, has_new_head)
+
+
+def _stored_parameters(model: str) -> int:
+    """Numbers in the weights of a local folder; 0 where there are none that can be counted."""
+    count = 0
+    for path in sorted(Path(model).glob("*.safetensors")):
+        try:
+            with safe_open(path, "numpy") as file:
+                count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+        except (OSError, SafetensorError):  # the forecast names what is wrong with it
+            return 0
+    return count
 
 
 def _repair_questions(inspection: Inspection, are_several: bool) -> list[DataQuestion]:

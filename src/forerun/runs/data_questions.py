@@ -123,6 +123,22 @@ def of_tools(inspection: Inspection, count: ChatCount, model: str) -> tuple[Insp
     return inspection, questions
 
 
+def of_divided(inspection: Inspection, count: ChatCount, model: str) -> Inspection:
+    """The inspection with how many chats are several rows, as the chat template of `model` writes them anew."""
+    if not count.divided:
+        return inspection
+    text = (
+        f"{count.divided:,} of {inspection.sample:,} sampled chats are several rows, {count.rows:,} in all: the chat "
+        f"template of {model} changes what it has written when a message comes (reasoning of earlier answers, a token "
+        f"at an answer's end), so each answer is trained behind what stands before it by then."
+    )
+    remedy = "Nothing is needed; a template that only adds makes one row of a chat, and fewer tokens."
+    finding = DataFinding(weight="note", kind="divided", text=text, remedy=remedy)
+    return inspection.model_copy(update={
+        "findings": [*inspection.findings, finding], "samples_a_row": count.rows / len(count.lengths),
+    })  # fmt: skip
+
+
 def _tool_finding(weight: Weight, text: str) -> DataFinding:
     remedy = "Take a model whose template does (Qwen2.5, Llama 3.1 and later), or write tools into a system message."
     return DataFinding(weight=weight, kind="tools", text=text, remedy=remedy)

@@ -36,8 +36,8 @@ HEADS = ("sequence-classification", "token-classification")
 """Workloads whose head starts from random weights on a pretrained model."""
 FEW_ROWS, LEAST_STEPS, MOST_EPOCHS = 2000, 200, 20
 """Training rows below which steps have half as many samples; steps that a new head needs, and epochs to get there."""
-ADAPTED_FROM = 100_000_000
-"""Parameters from which adapters are trained rather than all weights."""
+ADAPTED_FROM = UNKNOWN_PARAMETERS = 100_000_000
+"""Parameters from which adapters are trained, not all weights; and those of a model of which nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def first_settings(
         global_size = 16
     global_size = max(2, min(global_size, inspection.parts["train"] // 10 or 2))
     micro_size = min(global_size, 8 if is_cpu and not choice.is_from_scratch else global_size)
-    steps = math.ceil(inspection.parts["train"] / global_size)
+    steps = math.ceil(inspection.parts["train"] * inspection.samples_a_row / global_size)
     epochs, reasons["schedule.epochs"] = _epochs(inspection, choice, packs, steps)
     rate, reasons["optimizer.learning_rate"] = _rate(choice, adapts)
     warmup = max(1, min(500, round(0.06 * steps * epochs)))
@@ -178,9 +178,8 @@ def first_settings(
     }
     if adapts:
         sections["adapter"] = {"kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.05}
-        reasons["adapter.kind"] = (
-            f"adapters, not all {choice.parameters / MEGA:,.0f} M weights: less memory, less forgotten"
-        )
+        size = f" {choice.parameters / MEGA:,.0f} M" if choice.parameters != UNKNOWN_PARAMETERS else ""
+        reasons["adapter.kind"] = f"adapters, not all{size} weights: less memory, less forgotten"
         if not is_cpu and choice.parameters > GIGA and device.has_bf16:
             sections["precision"] = "bf16-true"
     return sections, reasons

@@ -164,3 +164,17 @@ def test_a_split_with_a_word_for_no_part_is_a_question_with_its_default_marked(t
     question = next(line for line in written.splitlines() if "# QUESTION:" in line)
     assert "'split' says 'prompt'" in question
     assert "Default: split: none" in question
+
+
+def test_weights_of_a_local_folder_are_counted(tmp_path):
+    """A small model is trained whole, and nobody is told of weights that it does not have."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path / "own"
+    GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=400, n_positions=64)).save_pretrained(folder)
+    proposal = proposal_of(tmp_path, [{"text": text(n)} for n in range(300)], model=str(folder))
+    assert "adapter" not in proposal.content
+    for path in folder.glob("*.safetensors"):
+        path.write_bytes(b"broken")
+    proposal = proposal_of(tmp_path, [{"text": text(n)} for n in range(300)], model=str(folder))
+    assert proposal.reasons["adapter.kind"] == "adapters, not all weights: less memory, less forgotten"

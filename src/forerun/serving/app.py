@@ -32,7 +32,6 @@ from forerun.serving.messages import (
     TextRequest,
 )
 from forerun.serving.refusals import Busy, add_errors, gate_problem, problem
-from forerun.serving.tool_answers import answer_message, before_calls, split_calls
 from forerun.serving.writing import Sampling, Writer, Writing
 
 DEFAULT_NEW_TOKENS = 256
@@ -175,7 +174,7 @@ def _add_text(app: FastAPI, name: str, queue: WritingQueue) -> None:
         if request.stream:
             return await _streamed(queue, ids, sampling, request, {**head, "object": "chat.completion.chunk"}, _delta)
         text, writing = await _whole(queue, ids, sampling, connection)
-        message, has_calls = answer_message(text, are_tools_told=bool(request.schemas))
+        message, has_calls = queue.writer.tool_answers.message(text, request.schemas)
         reason = "tool_calls" if has_calls else writing.finish_reason
         choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
         return {**head, "object": "chat.completion", "choices": [choice], "usage": _usage(writing)}
@@ -242,6 +241,7 @@ def _sampling(request: TextRequest, most: int | None, writer: Writer, prompt: in
         top_p=1.0 if request.top_p is None else request.top_p,
         stop=request.stops,
         seed=request.seed,
+        shows_special=isinstance(request, ChatRequest) and bool(request.schemas),
     )
 
 
@@ -269,16 +269,18 @@ async def _streamed(
     if queue.waiting > queue.limits.waiting:
         raise Busy
     wants_usage = request.stream_options is not None and request.stream_options.include_usage
-    has_tools = isinstance(request, ChatRequest) and bool(request.schemas)
+    tools = request.schemas if isinstance(request, ChatRequest) else []
+    reader = queue.writer.tool_answers
 
     async def events() -> AsyncIterator[str]:
         try:
             async with queue.turn():
                 yield _event({**head, "choices": [piece_of(None, None)]})
                 pieces, rest = queue.pieces(writing), []
-                async for piece in before_calls(pieces, rest) if has_tools else pieces:
-                    yield _event({**head, "choices": [piece_of(piece, None)]})
-                content, calls = split_calls("".join(rest))
+                async for piece in reader.before_calls(pieces, rest) if tools else pieces:
+                    if piece:
+                        yield _event({**head, "choices": [piece_of(piece, None)]})
+                content, calls = reader.split("".join(rest), tools)
                 if content.strip() if calls else content:
                     yield _event({**head, "choices": [piece_of(content, None)]})
                 if calls:

@@ -19,8 +19,8 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 class PieceStreamer(TextIteratorStreamer):
     """What `generate` hands tokens to in its thread; iterate over it in another."""
 
-    def __init__(self, tokenizer: Any, *, skip_prompt: bool):
-        super().__init__(tokenizer, skip_prompt=skip_prompt, skip_special_tokens=True)
+    def __init__(self, tokenizer: Any, *, skip_prompt: bool, skip_special_tokens: bool = True):
+        super().__init__(tokenizer, skip_prompt=skip_prompt, skip_special_tokens=skip_special_tokens)
         self._ids: list[int] = []
         self._begin = self._read = 0
 

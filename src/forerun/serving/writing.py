@@ -7,19 +7,22 @@ what its chat template puts after an answer, at a stop text, or after `new_token
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from forerun.data.chat_tokens import ChatTokens, Message, Tools, fault_words
+from forerun.data.chat_tokens import Asks, ChatTokens, Message, Tools, fault_words
 from forerun.errors import BadData, InvalidSettings
 from forerun.evaluate.generate import Decoding, generate, sampled
 from forerun.models.build import maximum_length
 from forerun.own.trained import TrainedModel
+from forerun.serving.channels import Channels, channels_of
 from forerun.serving.pieces import PieceStreamer
+from forerun.serving.tool_answers import ToolAnswers
 
 WRITES = ("causal-lm", "seq2seq-lm", "preference")
 """Workloads whose models write text."""
@@ -42,6 +45,8 @@ class Sampling:
     """Texts that end the answer and are not part of it."""
     seed: int | None = None
     """Fixes the draws, for one machine and version."""
+    shows_special: bool = False
+    """Whether special tokens are part of the text, as calls of tools may hold them."""
 
 
 @dataclass
@@ -73,21 +78,34 @@ class Writer:
 
     def __init__(
         self, model: nn.Module, tokenizer: Any, name: str, *, is_chat: bool = True, start_id: int | None = None,
-        end_ids: Sequence[int] = (),
+        end_ids: Sequence[int] = (), asks: Asks = "own",
     ):  # fmt: skip
         """`is_chat` is False for a model that was trained on plain text, whatever its tokenizer has; such texts begin
-        with `start_id` (None: the tokenizer's) and end in one of `end_ids` or the tokenizer's end."""
+        with `start_id` (None: the tokenizer's) and end in one of `end_ids` or the tokenizer's end; `asks` is what stood
+        before the answers of a chat."""
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.is_chat = is_chat and bool(getattr(tokenizer, "chat_template", None))
         self.is_two_sided = bool(getattr(model.config, "is_encoder_decoder", False))
         self.start_id = tokenizer.bos_token_id if start_id is None else start_id
         ends = (*end_ids, *((tokenizer.eos_token_id,) if tokenizer.eos_token_id is not None else ()))
-        self.chat = ChatTokens.around(tokenizer, name) if self.is_chat else None
+        self.chat = replace(ChatTokens.around(tokenizer, name), asks=asks) if self.is_chat else None
         ends = (*(() if self.chat is None else self.chat.end_ids), *ends)
         self.end_ids = ends = tuple(dict.fromkeys(ends))
         pad = tokenizer.pad_token_id
         self.pad_id = pad if pad is not None else ends[0] if ends else 0
         self._lock = threading.Lock()
+
+    @cached_property
+    def tool_answers(self) -> ToolAnswers:
+        """How calls of tools are read in what it writes."""
+        if self.chat is None:
+            return ToolAnswers()
+        return ToolAnswers(self.chat.call_grammar, self.chat.spelled, self.channels)
+
+    @cached_property
+    def channels(self) -> Channels | None:
+        """Where the answer is in what it writes, if special tokens say so."""
+        return None if self.chat is None else channels_of(self.chat)
 
     @property
     def longest(self) -> int | None:
@@ -164,7 +182,9 @@ class Writer:
             if sampling.seed is not None:
                 torch.manual_seed(sampling.seed)
             rows = generate(self.model, prompts, decoding, batch_size=ROWS_AT_ONCE)
-        texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in rows]
+        channels = self.channels
+        texts = [self.tokenizer.decode(row, skip_special_tokens=channels is None) for row in rows]
+        texts = texts if channels is None else [channels.content(text) for text in texts]
         return ["".join(_until_stop(iter([text]), sampling.stop, None)) for text in texts]
 
     def _require_room(self, prompt: int, new_tokens: int) -> None:
@@ -178,13 +198,16 @@ class Writer:
             )
 
     def _pieces(self, writing: Writing, ids: list[int], sampling: Sampling) -> Iterator[str]:
-        streamer = PieceStreamer(self.tokenizer, skip_prompt=not self.is_two_sided)
+        channels = None if sampling.shows_special else self.channels
+        is_raw = sampling.shows_special or channels is not None
+        streamer = PieceStreamer(self.tokenizer, skip_prompt=not self.is_two_sided, skip_special_tokens=not is_raw)
         failure: list[BaseException] = []
         thread = threading.Thread(target=self._generate, args=(writing, ids, sampling, streamer, failure), daemon=True)
         thread.start()
         is_whole = False
         try:
-            yield from _until_stop(streamer, sampling.stop, writing)
+            pieces = streamer if channels is None else channels.answer_pieces(streamer)
+            yield from _until_stop(pieces, sampling.stop, writing)
             is_whole = True
         finally:
             if not is_whole:  # whoever read has gone
@@ -228,8 +251,9 @@ def writer_of(trained: TrainedModel, name: str) -> Writer:
     """A writer that asks a trained model in the form that its rows had."""
     facts = trained.facts
     return Writer(
-        trained.model, trained.tokenizer, name, is_chat=facts.is_chat, start_id=facts.start_id, end_ids=facts.end_ids
-    )
+        trained.model, trained.tokenizer, name, is_chat=facts.is_chat, start_id=facts.start_id, end_ids=facts.end_ids,
+        asks=facts.asks,
+    )  # fmt: skip
 
 
 class _WhenCancelled(StoppingCriteria):

@@ -22,6 +22,7 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    reasoning_of,
 )
 from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
 from forerun.data.own.tool_columns import tools_text
@@ -299,14 +300,15 @@ class _Reader:
             content = "".join(p["text"] for p in content)
         if role == "assistant" and (calls := calls_of(message)):
             text = content if isinstance(content, str) and not is_caller(message) else ""
-            return self._turn_of_calls(part, text, calls)
+            return self._turn_of_calls(part, text, calls, reasoning_of(message))
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
             raise self._fault(part, f"a text in each message of {role} (pictures are not read)", message)
         keys = ("tool_call_id", "name") if role == "tool" else ()
         more = {key: message[key] for key in keys if _is_text(message.get(key))}
+        more |= reasoning_of(message) if role == "assistant" else {}
         return Turn(role, self._whole(part, content), self._json(part, more))
 
-    def _turn_of_calls(self, part: str, content: str, calls: list[Any]) -> Turn:
+    def _turn_of_calls(self, part: str, content: str, calls: list[Any], more: Mapping[str, Any]) -> Turn:
         """An answer that calls tools: as the chat template reads it, or as text where a repair says so."""
         read = template_calls(calls)
         column = self._layout.fields[part]
@@ -316,8 +318,9 @@ class _Reader:
             rule = f"the column {column!r} ({part}) holds calls of tools with a name and arguments that are a mapping"
             self._repairs.allow("broken-tools", self._where, f"{rule}; found {str(calls)[:120]}.")
         else:
-            return Turn("assistant", self._whole(part, content), self._json(part, {"tool_calls": read}))
-        return Turn("assistant", self._whole(part, "\n".join(filter(None, [content, *call_texts(calls)]))))
+            return Turn("assistant", self._whole(part, content), self._json(part, {"tool_calls": read, **more}))
+        text = self._whole(part, "\n".join(filter(None, [content, *call_texts(calls)])))
+        return Turn("assistant", text, self._json(part, more))
 
     def _json(self, part: str, more: Mapping[str, Any]) -> str:
         return self._whole(part, json.dumps(more, ensure_ascii=False)) if more else ""

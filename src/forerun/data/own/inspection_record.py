@@ -26,7 +26,8 @@ class ChatCount(Record):
     """What a model's chat template makes of a sample of rows."""
 
     lengths: list[int] = []
-    """Tokens of each chat, of a preference those of its longer side; none of rows that are no chats."""
+    """Tokens of each chat, of a preference those of its longer side, of a chat that is several rows those of the
+    longest; none of rows that are no chats."""
     are_counted: bool = False
     """Whether the tokenizer was there; else they are estimated."""
     tools: int = 0
@@ -37,6 +38,10 @@ class ChatCount(Record):
     """Whether the template writes descriptions of tools; None where that is not known."""
     are_calls_read: bool | None = None
     """Whether it writes calls; None where that is not known."""
+    divided: int = 0
+    """Chats that are several rows, as the template changes what it has written when a message comes."""
+    rows: int = 0
+    """Rows of all chats; 0 where that is not known."""
 
 
 class Histogram(Record):
@@ -67,6 +72,8 @@ class Inspection(Record):
     """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
     has_template_tokens: bool = False
     """Whether what a chat template writes around the messages is among the tokens."""
+    samples_a_row: float = 1.0
+    """Rows of training that one row of the file is; more where a chat template writes chats anew."""
     parts: dict[str, int]
     split_hash: str
     left_training: int

@@ -1,8 +1,18 @@
 """What training sees of a row: one frozen record for each format, and the texts in it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that files and chat templates have for the reasoning of an answer (Qwen3 and DeepSeek; gpt-oss; OpenRouter)."""
+
+
+def reasoning_of(message: Mapping[str, Any]) -> dict[str, str]:
+    """The reasoning of a message by all its names, as chat templates differ in which they read; empty without any."""
+    text = next((value for name in REASONING if isinstance(value := message.get(name), str) and value.strip()), "")
+    return dict.fromkeys(REASONING, text) if text else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +23,8 @@ class Turn:
     """`system`, `user`, `assistant` or `tool`."""
     content: str
     more: str = ""
-    """JSON of what a chat template reads besides: `tool_calls` of an answer, `tool_call_id` and `name` of a result."""
+    """JSON of what a chat template reads besides: `tool_calls` and reasoning of an answer, `tool_call_id` and `name` of
+    a result."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -26,10 +37,15 @@ class Turn:
         return json.loads(self.more).get("tool_calls", []) if self.more else []
 
     @property
+    def reasoning(self) -> str:
+        """What an answer thinks before it speaks; empty where that is no field of its own."""
+        return json.loads(self.more).get(REASONING[0], "") if self.more else ""
+
+    @property
     def text(self) -> str:
-        """All that is said: the content, and calls of tools as JSON."""
+        """All that is said: reasoning, the content, and calls of tools as JSON."""
         calls = (json.dumps(call["function"], ensure_ascii=False) for call in self.calls)
-        return "\n".join(filter(None, (self.content, *calls)))
+        return "\n".join(filter(None, (self.reasoning, self.content, *calls)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from forerun.data.own.canonical import canonical_row, canonical_rows, checked_ro
 from forerun.data.own.formats import RowLayout, layout_of
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
+    REASONING,
     ChatRow,
     LabelledRow,
     PairRow,
@@ -221,6 +222,15 @@ def test_calls_of_tools_are_written_where_that_is_allowed():
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
     )
     assert repairs.counts["tool-calls"] == 1
+
+
+@pytest.mark.parametrize("name", REASONING)
+def test_reasoning_of_an_answer_is_kept_by_all_its_names(name):
+    """Templates differ in which they read: Qwen3's `reasoning_content`, gpt-oss's `thinking`."""
+    row = {"m": [USER, {"role": "assistant", "content": "Nine.", name: "Three times three."}]}
+    turn = canonical_row(row, RowLayout("messages", {"messages": "m"}), "row 1").messages[1]
+    assert turn.message == {"role": "assistant", "content": "Nine.", **dict.fromkeys(REASONING, "Three times three.")}
+    assert (turn.content, turn.text) == ("Nine.", "Three times three.\nNine.")
 
 
 CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'

@@ -76,3 +76,20 @@ def test_words_need_a_tag_each():
     assert have_tag_each([{"sentence": "I stay", "tags": ["O", "O"]}], "sentence", "tags")
     assert not have_tag_each([{"sentence": "Jo went home", "tags": "travel"}], "sentence", "tags")
     assert not have_tag_each([{"sentence": "home", "tags": "travel"}], "sentence", "tags")
+
+
+def test_two_texts_of_unknown_names_are_offered_as_what_belongs_together():
+    rows = [
+        {"clicked_doc": f"the long text of the document {n}", "user_query": f"what is in {n} today"} for n in range(60)
+    ]
+    best, *others = recognise(rows)
+    assert (best.format, best.is_certain) == ("text", False)
+    assert {p.format for p in others} >= {"pairs", "prompt-completion"}
+    (pairs,) = [p for p in others if p.format == "pairs"]
+    assert pairs.fields == {"anchor": "user_query", "positive": "clicked_doc"}
+    asked = recognise(rows, workload="embedding")[0]
+    assert (asked.format, asked.fields, asked.is_certain) == ("pairs", pairs.fields, False)
+    rewritten = recognise(
+        [{"dirty": row["user_query"], "clean": row["clicked_doc"]} for row in rows], workload="seq2seq-lm"
+    )
+    assert rewritten[0].fields in ({"prompt": "dirty", "completion": "clean"}, {"source": "dirty", "target": "clean"})

@@ -4,14 +4,19 @@ Of labels those are the default that have a usual name for one, or that nothing 
 several the text alone is, and each is offered.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forerun.data.own.columns import Column, Row, value_at
 from forerun.data.own.flag_columns import BETWEEN
-from forerun.data.own.format_parts import ALIASES, ORIGINS, VALUES, Proposal
+from forerun.data.own.format_parts import ALIASES, ORIGINS, PARTS, VALUES, Proposal
 from forerun.settings.schema import DataFormat
 
+TWO_TEXTS: tuple[DataFormat, ...] = ("pairs", "prompt-completion", "translation")
+"""Formats of a text and another one that belongs to it."""
+ASKING = frozenset(["query", "question", "anchor", "prompt", "input", "source", "src", "instruction", "ask", "search"])
+"""Words in names of columns that come before what belongs to them."""
 LONG_CHARACTERS = 40
 """Mean length from which a column holds more than names."""
 PROSE_WORDS = 3
@@ -89,7 +94,28 @@ def by_values(columns: Mapping[str, Column], formats: Sequence[DataFormat], work
     labelled = labelled_by_values(columns) if "labelled" in formats else []
     texts = _only_text(columns, workload) if "text" in formats else []
     likely = [p for p in labelled if _is_likely(p, labelled)]
-    return [*likely, *texts, *(p for p in labelled if p not in likely)]
+    return [*likely, *texts, *(p for p in labelled if p not in likely), *_two_texts(columns, formats, workload)]
+
+
+def _two_texts(columns: Mapping[str, Column], formats: Sequence[DataFormat], workload: str | None) -> list[Proposal]:
+    """Two columns of texts: what is asked and what belongs to it, by their names' words or else by their order."""
+    texts = [column for column in columns.values() if is_prose(column) and column.is_full][:2]
+    if len(texts) < 2:
+        return []
+    one, other = sorted((column.name for column in texts), key=lambda name: not _asks(name))
+    return [
+        Proposal(
+            name, dict(zip(PARTS[name].required, (one, other), strict=True)), workload or PARTS[name].workloads[0],
+            False, f"{one} and {other} hold texts, of which {other} could belong to {one}.", VALUES,
+        )
+        for name in TWO_TEXTS
+        if name in formats
+    ]  # fmt: skip
+
+
+def _asks(name: str) -> bool:
+    """Whether a column's name says that it asks or comes first."""
+    return not ASKING.isdisjoint(re.split(r"[\W_]+", name.lower()))
 
 
 def labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
