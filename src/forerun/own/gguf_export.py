@@ -219,8 +219,8 @@ def _answers(folder: Path, texts: Sequence[Tensor], **how: str) -> list[Tensor]:
     """Log-probabilities of the model in `folder`, in fp32; one model at a time is in memory."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
-    plain = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, **how, trust_remote_code=False)
+    plain = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     for name in UNREAD:
         if hasattr(plain, name):
             setattr(config, name, getattr(plain, name))
