@@ -60,12 +60,12 @@ IN_LISTS = ("adamw", "sgd", "adafactor")
 FUSED_ATTENTION_FROM = (2, 1, 1)
 """First PyTorch with which transformers takes `scaled_dot_product_attention` (`is_torch_sdpa_available`, 4.36.2)."""
 CUDNN_FIRST_FROM = (2, 11)
-"""First PyTorch whose wheels take cuDNN's attention by themselves on Hopper and data-centre Blackwell: 2.10 has the
-order too (sdp_utils.cpp, check_prefer_cudnn_attention), and wheels with a cuDNN before 9.15.1; those of 2.11 have 9.19
-(huggingface/transformers#48163). 2.9's were built against one too old (pytorch/pytorch#165801), 2.5.1 to 2.8 ask for a
-switch (#138522). Only 2.5.0 did so before."""
-CUDA_OF_NEW_CUDNN = (13,)
-"""Wheels for CUDA 12.9 and before have an older cuDNN still (the same function's comment)."""
+"""First PyTorch whose wheels all take cuDNN's attention by themselves on Hopper and data-centre Blackwell: 2.10 has the
+order too (sdp_utils.cpp, check_prefer_cudnn_attention), for a cuDNN from 9.15.1 on; those of 2.11 have 9.19
+(huggingface/transformers#48163). 2.5.1 to 2.8 ask for a switch (#138522); only 2.5.0 did so before."""
+CUDNN_FIRST_OF_CUDA_13 = (2, 9)
+"""The same of wheels for CUDA 13: those of 2.9 have 9.13, where 9.9 was enough, and of 2.10 9.15.1 (#171189). For CUDA
+12, which is what both have unless asked, cuDNN is too old (#165801)."""
 SDPA_FROM: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("bart", "falcon", "gpt_bigcode", "llama", "whisper"), (4, 36)),
     **dict.fromkeys(("mistral", "mixtral"), (4, 37)),
@@ -137,9 +137,9 @@ def cuda_of(versions: Mapping[Library, str]) -> str:
 
 def prefers_cudnn(versions: Mapping[Library, str]) -> bool:
     """Whether PyTorch takes cuDNN's attention by itself where the card has it; today's does."""
-    torch, cuda = versions.get("torch"), versions.get("cuda")
-    is_old = torch is not None and number_of(torch) < CUDNN_FIRST_FROM
-    return not is_old and (cuda is None or number_of(cuda) >= CUDA_OF_NEW_CUDNN)
+    torch, cuda = versions.get("torch"), versions.get("cuda", "")
+    is_of_13 = bool(cuda) and number_of(cuda) >= (13,)
+    return torch is None or number_of(torch) >= (CUDNN_FIRST_OF_CUDA_13 if is_of_13 else CUDNN_FIRST_FROM)
 
 
 def has_fused_attention(settings: Settings) -> bool:

@@ -74,7 +74,9 @@ def test_a_torch_that_was_built_for_a_later_cuda_has_its_context():
 @pytest.mark.parametrize(
     ("versions", "answer"),
     [({}, True), ({"torch": "2.11"}, True), ({"torch": "2.10.0"}, False), ({"torch": "2.6"}, False),
-     ({"torch": "2.12", "cuda": "12.8"}, False), ({"cuda": "13"}, True), ({"transformers": "4.44"}, True)],
+     ({"torch": "2.11", "cuda": "12.8"}, True), ({"torch": "2.10", "cuda": "13.0"}, True),
+     ({"torch": "2.9.1", "cuda": "12.8"}, False), ({"torch": "2.8", "cuda": "13"}, False), ({"cuda": "13"}, True),
+     ({"transformers": "4.44"}, True)],
 )  # fmt: skip
 def test_which_versions_prefer_cudnn(versions, answer):
     assert prefers_cudnn(versions) is answer
