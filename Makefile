@@ -26,7 +26,8 @@ test-medium: .venv/.installed-dev
 
 test-scripts: .venv/.installed-scripts
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m scripts tests/test_ui.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m scripts src/forerun/models/test_denoiser.py src/forerun/step/test_denoising.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m scripts src/forerun/models/test_denoiser.py src/forerun/step/test_denoising.py \
+		tests/test_exec_pictures.py
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/script-packages $(BIN)/python -m pytest -n 2 -m scripts \
 		tests/test_scripts.py src/forerun/models/test_image_libraries.py src/forerun/models/test_torchvision_wrapper.py
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv/triton $(BIN)/python -m pytest -m scripts tests/test_triton.py

@@ -39,6 +39,7 @@ for batch in DataLoader(range(24), batch_size=4, collate_fn=collate):
 """
 
 
+@pytest.mark.scripts  # transformers' loss of boxes needs Pillow
 @pytest.mark.parametrize("padding", [0, 64])
 def test_a_detector_matches_boxes_and_takes_the_mask_of_a_padded_batch(tmp_path, padding):
     """The matching reads costs that nobody can know, taken as zeros; whether a batch is padded is known."""
