@@ -14,7 +14,7 @@ from forerun.forecasting.forecast import make_forecast
 from forerun.forecasting.request import ForecastRequest, MeasuredTimes
 from forerun.forecasting.shared_traces import SharedTraces
 from forerun.forecasting.step_model import model_steps
-from forerun.hardware.catalogue import Device, before_cudnn, under_cuda
+from forerun.hardware.catalogue import Device, under_cuda
 from forerun.records import Forecast
 from forerun.runs.registry import (
     load_recipe,
@@ -370,7 +370,7 @@ def requests_of(
     """The question that checked settings ask of each device; their workload and data are opened once."""
     devices = [under_cuda(device, cuda_of(settings.versions)) for device in devices]
     if not prefers_cudnn(settings.versions):
-        devices = [before_cudnn(device) for device in devices]
+        devices = [device.model_copy(update={"prefers_cudnn": False}) for device in devices]
     is_generic = settings.workload in GENERIC  # no recipe's name, which would be looked for among installed packages
     if trains_own_data(settings) or (not is_generic and settings.workload in recipe_names()):
         experiment, shared = open_experiment(settings, lengths_only=True), SharedTraces()

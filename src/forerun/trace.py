@@ -212,7 +212,7 @@ class Trace:
     def warm_calls(self) -> Iterator[tuple[Call, int]]:
         """Calls of one optimizer step in order, each with how often a step makes it there."""
         for kind, index in self.events[self.warm_from :]:
-            if kind == OP:
+            if kind == OP and self.ops[index].phase is not Phase.PREPARE:
                 op = self.ops[index]
                 yield self.calls[op.call], self.repeats(op.micro_step)
 

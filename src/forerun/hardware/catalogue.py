@@ -94,9 +94,10 @@ class Device(Record):
     l2_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     """Of NVIDIA; null for a CPU and for AMD, whose numbers of that kind mean something else."""
-    attention: Literal["by-capability", "fused", "plain", "flash-first"] = "by-capability"
-    """AMD: whether the fused kernels of attention are on without a switch. NVIDIA: PyTorch is too old to prefer cuDNN's
-    (`before_cudnn`)."""
+    attention: Literal["by-capability", "fused", "plain"] = "by-capability"
+    """AMD: whether the fused kernels of attention are on without a switch."""
+    prefers_cudnn: bool = True
+    """Whether PyTorch takes cuDNN's attention by itself on the capabilities that it is for; older ones do not."""
     boost_clock_mhz: float | None = None
     """Cycles behind the stated peaks; null in rows of gpus.toml, where they follow from the peaks."""
     slice_of: str | None = None
@@ -172,9 +173,8 @@ class Device(Record):
 
     @property
     def attention_capability(self) -> tuple[int, int]:
-        """Compute capability by which kernels of attention are chosen; that of Ampere stands for AMD's fused ones, and
-        for what an older PyTorch does on every later card."""
-        if self.attention in ("fused", "flash-first"):
+        """Compute capability by which kernels of attention are chosen; that of Ampere stands for AMD's fused ones."""
+        if self.attention == "fused":
             return BF16_CAPABILITY
         return self.compute_capability or (0, 0)
 
@@ -318,13 +318,6 @@ def under_cuda(row: Device, cuda: str) -> Device:
     context = max(contexts, key=lambda c: c["capability"])
     own = {"context_bytes": _range(context["mib"]), "cudnn_bytes": round(context.get("cudnn_mib", 0) * MIB)}
     return row.model_copy(update=own)
-
-
-def before_cudnn(row: Device) -> Device:
-    """A device as a PyTorch chooses kernels of attention that does not prefer cuDNN's anywhere."""
-    if row.kind != "cuda" or row.is_amd or (row.compute_capability or (0, 0)) < BF16_CAPABILITY:
-        return row
-    return row.model_copy(update={"attention": "flash-first"})
 
 
 @cache

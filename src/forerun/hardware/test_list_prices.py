@@ -4,19 +4,12 @@ import pytest
 
 from forerun.errors import InvalidSettings
 from forerun.hardware import stored_prices as stored
-from forerun.hardware.catalogue import device, devices, forget_prices
+from forerun.hardware.catalogue import device, devices
 from forerun.hardware.list_prices import at_cloud, cloud_prices, price_text, rented_from, shipped_prices
 from forerun.hardware.names import machines
 from forerun.hardware.stored_prices import CloudPrice, StoredPrices
 
-
-@pytest.fixture(autouse=True)
-def own_place(tmp_path, monkeypatch):
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
-    forget_prices()
-    yield
-    monkeypatch.undo()
-    forget_prices()
+pytestmark = pytest.mark.usefixtures("own_prices")
 
 
 def test_every_shipped_price_is_of_a_card_and_says_where_from_and_when():

@@ -25,13 +25,7 @@ LAMBDA = HEADER + (
 AWS = HEADER + "g5.xlarge,A10G,1.0,4,16,1.006,us-east-1,,0.4\ng5.12xlarge,A10G,4.0,48,192,5.672,us-east-1,,1.2\n"
 
 
-@pytest.fixture(autouse=True)
-def own_place(tmp_path, monkeypatch):
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
-    forget_prices()
-    yield
-    monkeypatch.undo()
-    forget_prices()
+pytestmark = pytest.mark.usefixtures("own_prices")
 
 
 @pytest.fixture

@@ -35,6 +35,11 @@ class AttentionTarget:
     """Its row of the catalogue: traces are kept by what was asked of it, so no more is asked than must be."""
 
     @property
+    def takes_cudnn_first(self) -> bool:
+        """Whether PyTorch tries cuDNN's kernel before all others."""
+        return self.capability in CUDNN_FIRST and (self.device is None or self.device.prefers_cudnn)
+
+    @property
     def processors(self) -> int:
         """Multiprocessors of the device."""
         return (self.device.sm_count if self.device is not None else None) or 1
@@ -175,7 +180,7 @@ def _takes(kernel: str, call: AttentionCall, target: AttentionTarget) -> bool:
             fits = fits or (target.capability[0] == 10 and sizes == (192, 128))
             # by itself PyTorch takes it first on three architectures only; by request from Ampere on
             # (sdp_utils.cpp, check_prefer_cudnn_attention and check_cudnn_hardware_support)
-            is_on = target.capability in CUDNN_FIRST or (target.forced == "sdpa:cudnn" and target.capability >= (8, 0))
+            is_on = target.takes_cudnn_first or (target.forced == "sdpa:cudnn" and target.capability >= (8, 0))
             # sdp_utils.cpp, check_cudnn_deterministic
             is_on = is_on and (
                 not torch.are_deterministic_algorithms_enabled()

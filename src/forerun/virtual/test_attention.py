@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import forerun
+from forerun.hardware.catalogue import device
 from forerun.virtual.attention import AttentionCall, AttentionTarget, choose
 
 PLAIN = AttentionCall(torch.bfloat16, False, 0.0, True, 512, 512, 8, 8, 64, 64)
@@ -70,6 +71,16 @@ def test_deterministic_algorithms_rule_cudnn_out(warn_only, kernel):
         assert choose(PLAIN, H100) == kernel
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_an_older_torch_changes_the_order_and_not_the_card():
+    """FlashAttention-3 and copies for TF32 ask for the capability too."""
+    old = replace(H100, device=device("h100-80gb").model_copy(update={"prefers_cudnn": False}))
+    assert (choose(PLAIN, old), choose(PLAIN, replace(old, forced="sdpa:cudnn"))) == ("flash", "cudnn")
+    third = {"name": "old", "workload": "causal-lm", "precision": "bf16-true", "data": {"examples": 8},
+             "batch": {"micro_batch_size": 2, "sequence_length": 64}, "versions": {"torch": "2.8"},
+             "model": {"name": "tiny-llama", "attention": "flash_attention_3"}}  # fmt: skip
+    assert forerun.forecast(third, gpu="h100-80gb").fits
 
 
 def test_cudnn_is_taken_by_request_from_ampere_on():
