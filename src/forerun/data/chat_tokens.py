@@ -17,7 +17,7 @@ import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from forerun.data.byte_pairs import learn_byte_pairs
 from forerun.data.call_grammar import HERMES, CallGrammar, call_grammar
@@ -50,6 +50,8 @@ Tools = Sequence[Mapping[str, Any]]
 Asks = Literal["own", "quiet", "bare"]
 """What stands before an answer: the template's own generation prompt; that with reasoning off (`enable_thinking`,
 `thinking`); or its own without what it does not write before an answer (`<think>` of DeepSeek-R1)."""
+ASKS: tuple[Asks, ...] = get_args(Asks)
+"""In the order in which they are tried."""
 QUIET = {"enable_thinking": False, "thinking": False}
 SPARE = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<unk>")
 """Special tokens that may pad where a tokenizer pads with its end token, or with none."""
@@ -220,7 +222,7 @@ class ChatTokens:
 
     def _prompts(self, messages: Sequence[Message], tools: Tools) -> Iterator[tuple[Asks, str]]:
         """The ways to ask for the next answer."""
-        for asks in ("own", "quiet", "bare"):
+        for asks in ASKS:
             yield asks, self._question(messages, tools, asks)
 
     def _question(self, messages: Sequence[Message], tools: Tools, asks: Asks) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.data.chat_tokens import Asks, ChatTokens
+from forerun.data.chat_tokens import ASKS, Asks, ChatTokens
 from forerun.data.own.row_kinds import ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
@@ -26,7 +26,6 @@ CHECKED_ROWS = 16
 """First rows whose special tokens are looked at, and which say how the model is asked."""
 TOOL_ROWS = 2000
 """First rows that are looked at for descriptions of tools."""
-ASKS: tuple[Asks, ...] = ("own", "quiet", "bare")
 
 
 class ChatEncoder:
