@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("forerun", deadline=None)
@@ -23,3 +24,15 @@ def pytest_collection_finish() -> None:
     """What all test modules hold is no garbage: the collector, and who asks it for tensors, need not look there."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def own_prices(tmp_path, monkeypatch):
+    """A cache of its own, so that no stored price of another test is seen."""
+    from forerun.hardware.catalogue import forget_prices
+
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
+    forget_prices()
+    yield
+    monkeypatch.undo()
+    forget_prices()
