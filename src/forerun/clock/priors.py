@@ -43,12 +43,16 @@ from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
 """Positions of the two operands among the arguments of a product."""
-BACKWARD_SHARE = 0.86
-"""Backward over forward share of peak: 63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
-OLDER_SHARE = {9: 0.35 / 0.7, 10: 0.157 / 0.57}
+BACKWARD_SHARE = {10: 0.82}
+"""By major capability, backward over forward share of peak where it is not `BACKWARD_ELSEWHERE`: 336 of 411, 363 of 444
+and 368 of 448 TFLOP/s on a B200, GB200 and GB300 (NVIDIA/cudnn-frontend; benchmarks/priors/flash_attention_2.py)."""
+BACKWARD_ELSEWHERE = 0.86
+"""63 % against 73 % (Dao 2023, arXiv:2307.08691, section 4.1)."""
+OLDER_SHARE = {9: 0.35 / 0.7}
 """By major capability, what kernels written for Ampere reach of the share that they have there. FlashAttention-2
-reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's; 354 of a B200's 2,250
-TFLOP/s with heads of 64 (Dao-AILab/flash-attention, issue 1589: mean of five lengths from 1,024, forward, no mask)."""
+reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
+OF_BLACKWELL = "attention_blackwell"
+"""Curves of kernels written for Ampere on data-centre Blackwell (benchmarks/priors/flash_attention_2.py)."""
 HEAD_ROUNDING = 32
 """Attention kernels are compiled for heads of multiples of this (`headdim_switch`, FlashAttention 2); zeros fill up."""
 CUDNN_IS_NATIVE = (9, 10)
@@ -324,8 +328,8 @@ class PriorCosts:
         length, blocks = length_and_blocks(call)
         major = (self.device.compute_capability or (0, 0))[0]
         is_cudnn = "cudnn" in call.name and major in CUDNN_IS_NATIVE
-        kind = "attention_cudnn" if is_cudnn else "attention_3" if "_attention_3_" in call.name else "attention"
-        is_backward = "backward" in call.name
+        flash = "attention_3" if "_attention_3_" in call.name else OF_BLACKWELL if major == 10 else "attention"
+        kind, is_backward = "attention_cudnn" if is_cudnn else flash, "backward" in call.name
         curve = kind + ("" if has_diagonal(call) else "_bidirectional")
         curve += "_backward" if is_cudnn and is_backward else ""
         most, half_length, half_wave, start, power = self._coefficients(curve)
@@ -337,7 +341,7 @@ class PriorCosts:
         if kind == "attention":
             share *= OLDER_SHARE.get(major, 1.0)
         if is_backward and not is_cudnn:
-            share *= BACKWARD_SHARE
+            share *= BACKWARD_SHARE.get(major, BACKWARD_ELSEWHERE)
         if "efficient" in call.name:
             share *= EFFICIENT_SHARE_OF_FLASH
         skips_half = is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)

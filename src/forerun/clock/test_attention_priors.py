@@ -216,3 +216,23 @@ def test_float32_runs_on_tensor_cores_where_three_products_in_tf32_are_faster(gp
         for s in (spec, half)
     )
     assert whole / sixteen == pytest.approx(device(gpu).peak("float16") / (rate * TERA), rel=0.03)
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("gpu", "length", "forward", "backward", "tolerance"),
+    [("gb200", 8192, 5.308, 16.249, 0.04), ("gb300", 8192, 5.356, 16.654, 0.04), ("b200", 16384, 22.297, 68.724, 0.08)],
+)
+def test_flash_attention_2_on_blackwell_takes_what_nvidia_measured(gpu, length, forward, backward, tolerance):
+    """Milliseconds of PyTorch's kernel, causal, 128 heads of 128 (NVIDIA/cudnn-frontend, sdpa_benchmark_training): lengths
+    and a GPU that nothing was fitted to."""
+    spec = TensorSpec((1, 128, length, 128), (), "bfloat16", 2 * 128 * length * 128)
+    costs, flops, name = PriorCosts(device(gpu)), 4 * 128 * length**2 * 128, "_scaled_dot_product_flash_attention"
+    passes = {f"aten.{name}.default": ((spec,) * 3, flops), f"aten.{name}_backward.default": ((spec,) * 5, 2.5 * flops)}
+    rest = {
+        f"aten.{name}.default": (0.0, True),
+        f"aten.{name}_backward.default": (None,) * 3 + (length, length, 0.0, True),
+    }
+    for (kernel, (tensors, work)), measured in zip(passes.items(), (forward, backward), strict=True):
+        call = Call(kernel, (*tensors, *rest[kernel]), (), tensors, (spec,), int(work), 0, 0)
+        assert costs.device_seconds(call) * 1e3 == pytest.approx(measured, rel=tolerance)
