@@ -30,7 +30,15 @@ def program_warnings(
     trace = run.session.recorder.trace
     warnings = [f"Time: {costs.description}."]
     if not has_steps:
-        warnings.append("No optimizer step was seen, so no time is forecast: the program ended before its first one.")
+        warnings.append(
+            "No optimizer step and no backward pass was seen, so no time is forecast: the program ended before its "
+            "first one, or it does not train."
+        )
+    elif run.updates_nothing:
+        warnings.append(
+            "The program updates no weights: a step here is one backward pass with the forward pass before it, and run "
+            "and cost are of those seen."
+        )
     elif length is None:
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."

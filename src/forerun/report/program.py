@@ -27,7 +27,7 @@ def program_tables(forecasts: Sequence[Any], title: str) -> list[RenderableType]
     views: list[RenderableType] = [
         main,
         Text(
-            f"{first.script.command}: {first.script.steps_seen} optimizer steps in "
+            f"{first.script.command}: {first.script.steps_seen} steps in "
             f"{format_seconds(first.script.wall_seconds)}, host memory {format_bytes(first.script.host_peak_bytes)}, "
             f"exit code {first.script.exit_code}."
         ),

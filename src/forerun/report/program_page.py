@@ -152,7 +152,7 @@ def script_rows(forecast: Any) -> list[tuple[str, str]]:
     return [
         ("command", script.command),
         ("exit code", str(script.exit_code)),
-        ("optimizer steps seen", str(script.steps_seen)),
+        ("steps seen", str(script.steps_seen)),
         ("first warm step", "none" if warm is None else str(warm)),
         ("parameters", f"{forecast.parameters.total:,}, of which {forecast.parameters.trainable:,} are trained"),
         ("ranks", str(forecast.world_size)),

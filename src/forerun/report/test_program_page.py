@@ -105,7 +105,7 @@ def test_a_program_without_a_step_has_a_page():
         update={"seconds": Range(optimistic=0, expected=0, conservative=0), "phases": StepPhases()}
     )  # fmt: skip
     page = render_program_page([forecast.model_copy(update={"step": none})], account)
-    assert "No optimizer step was seen" in page
+    assert "No optimizer step and no backward pass was seen" in page
     assert kernels_by_line(account) == []
 
 

@@ -27,6 +27,7 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import ALLOCATE, Phase, Trace
 from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
+from forerun.virtual.cuda.gradient_passes import spans_of_passes
 from forerun.virtual.cuda.later_loops import compiled, names_for
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.lines import line_of_failure
@@ -79,6 +80,8 @@ class ProgramRun:
     """The program's line at which it did."""
     failed_branch: str = ""
     """Line of that branch."""
+    updates_nothing: bool = False
+    """It came to its end without an update, and its steps are its backward passes."""
 
     @property
     def between_failures(self) -> tuple[int, int] | None:
@@ -260,9 +263,12 @@ def run_in_session(
     torch.backends.cuda.matmul.fp32_precision = precision  # the program's own, as all that it set, is over
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
+    updates_nothing = code == 0 and not watcher.spans and bool(watcher.passes)
+    if updates_nothing:
+        watcher.spans = spans_of_passes(session.recorder.trace, watcher.passes, session.loaders)
     return ProgramRun(
         session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached,
-        failed_rest, failed_at, failed_branch,
+        failed_rest, failed_at, failed_branch, updates_nothing,
     )  # fmt: skip
 
 

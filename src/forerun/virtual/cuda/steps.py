@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forerun.trace import Category
 from forerun.virtual.cuda.cuda_graphs import AFTER_UPDATE
+from forerun.virtual.cuda.gradient_passes import counts_of
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
@@ -78,6 +79,8 @@ class StepWatcher:
     """Parameters that the last step should have updated and that had no gradient."""
     step_line: str = ""
     """File and line that stepped the optimizer last."""
+    passes: list[Progress] = field(default_factory=list)
+    """How far it had come after each backward pass before the first update (`gradient_passes.py`)."""
     _anchor: weakref.ref[torch.optim.Optimizer] | None = None
     """The optimizer that ends a step. Another one may have its identity once it is gone."""
     _anchored: frozenset[int] = frozenset()
@@ -217,6 +220,8 @@ class StepWatcher:
                 if self._backward_depth == 0:
                     self._micro_batches.backward_is_over()
                     self._by_hand.backward_is_over()
+                    if not self.spans and not self.earlier:
+                        self.passes.append(self._progress())
 
         return backward
 
@@ -367,9 +372,7 @@ class StepWatcher:
                 self._find_length(self.spans[-1], "", has_turned=True)
             return
         end, self._loop_began = progress.events, None
-        # a discriminator is called more often; of several stages of a pipeline one is given the ids
-        counts = [each for each in progress.calls.values() if each[1]]  # a loss may be given none
-        _, samples, tokens = min(counts, key=lambda each: (each[0], -each[2]), default=(0, 0, 0))
+        samples, tokens = counts_of(progress.calls)
         fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
         if not samples:  # of a program whose model is no module, or one of Keras
             samples = sum(loader.rows for loader in fetched)
@@ -381,11 +384,9 @@ class StepWatcher:
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
     def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
-        loaders, lines = span.turns_of_loaders, span.backward_lines
+        loaders, lines, batches = span.turns_of_loaders, span.backward_lines, len(span.fetched)
         turns, counters = loaders | self.loop_counts, self.between.counters
-        self.program_length = find_length(
-            len(span.fetched), lines, update_line, turns, counters, loaders, has_turned=has_turned
-        )
+        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, has_turned=has_turned)
 
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):
