@@ -87,8 +87,10 @@ def candidate_changes(settings: Settings) -> list[tuple[str, list[str], bool]]:
         candidates.append((["model.attention=auto"], False))
     if settings.precision in ("fp32", "tf32"):
         candidates.append((["precision=bf16-mixed"], True))
-    elif settings.precision == "bf16-mixed" and settings.adapter.kind == "lora":
-        candidates.append((["precision=bf16-true"], True))
+    elif settings.adapter.kind == "lora" and settings.precision == "bf16-true":
+        candidates.append((["precision=bf16-mixed", "model.dtype=bfloat16"], True))
+    elif settings.adapter.kind == "lora" and settings.precision == "bf16-mixed" and settings.model.dtype == "auto":
+        candidates.append((["model.dtype=bfloat16"], True))
     if settings.adapter.kind == "lora" and settings.quantization == "none":
         candidates.append((["quantization=nf4-double"], True))
     return [(" ".join(change), change, changes) for change, changes in candidates]

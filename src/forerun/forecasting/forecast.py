@@ -24,6 +24,7 @@ from forerun.forecasting.run_warnings import checkpoint_warning, length_warning,
 from forerun.forecasting.startup import stated_startup_seconds
 from forerun.forecasting.step_model import StepModel, model_steps
 from forerun.forecasting.update_warnings import update_warnings
+from forerun.forecasting.wide_products import adapter_warnings
 from forerun.hardware.list_prices import price_text
 from forerun.memory.overhead import outside_bytes, uses_cudnn
 from forerun.memory.resident import resident_bytes
@@ -255,6 +256,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         warnings.extend(update_warnings(request.settings, phases.optimizer_seconds, seconds))
     warnings.extend(host_warnings(model.longest.trace, model.costs))
     warnings.extend(quantization_warnings(request.settings, model.longest.trace, model.costs))
+    warnings.extend(adapter_warnings(request.settings, model.longest.trace, model.costs))
     warnings.extend(float8_warnings(request.settings))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))
     if request.settings.versions:

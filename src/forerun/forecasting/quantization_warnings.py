@@ -1,6 +1,7 @@
 """Warnings about what quantization leaves out, with its bytes and seconds."""
 
 from forerun.clock.costs import Costs
+from forerun.forecasting.wide_products import WIDE_SHARE, wide_seconds
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import kbit_preparation
 from forerun.trace import Trace
@@ -8,10 +9,6 @@ from forerun.units import format_bytes, format_percent, format_seconds
 
 BYTES = {"int8": 1.0, "nf4": 0.5, "nf4-double": 0.5}
 """Bytes of a packed weight, without its scales."""
-
-
-WIDE_SHARE = 0.2
-"""Least part of the device's time in wide products that is worth a word."""
 
 
 def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> list[str]:
@@ -26,7 +23,7 @@ def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> lis
             f"quantization: {format_bytes(experts)} of experts are not packed. transformers 5 holds a block's as "
             f"one tensor, and {settings.quantization} packs linear layers only; packed they would take {packed}."
         )
-    if kbit_preparation(settings) == "none" and settings.precision.endswith("-true"):
+    if kbit_preparation(settings) == "none" and settings.has_narrow_weights:
         more = format_bytes(trace.narrow_bytes)
         warnings.append(
             f"peft's prepare_model_for_kbit_training is not part of this step. It would make {more} of weights fp32, "
@@ -40,11 +37,7 @@ def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> lis
 
 def _wide_products(trace: Trace, costs: Costs) -> list[str]:
     """What float32 costs where bitsandbytes multiplies gradients in the dtype of the layer's input."""
-    calls = [(call, times * costs.device_seconds(call)) for call, times in trace.warm_calls()]
-    wide = sum(
-        seconds for call, seconds in calls if call.flops and all(spec.dtype == "float32" for spec in call.inputs)
-    )
-    share = wide / sum(seconds for _, seconds in calls)
+    wide, share = wide_seconds(trace, costs)
     if share < WIDE_SHARE:
         return []
     return [
@@ -57,4 +50,4 @@ def _wide_products(trace: Trace, costs: Costs) -> list[str]:
 
 def _width(settings: Settings) -> float:
     """Bytes of a weight that is not packed."""
-    return 2.0 if settings.precision.endswith("-true") and kbit_preparation(settings) == "none" else 4.0
+    return 2.0 if settings.has_narrow_weights and kbit_preparation(settings) == "none" else 4.0

@@ -169,10 +169,12 @@ def settings_of(trainer: Trainer, plan: BatchPlan) -> Settings:
     evaluating = str(getattr(a.eval_strategy, "value", a.eval_strategy)) != "no" and trainer.eval_dataset is not None
     rows = len(trainer.eval_dataset) if evaluating and hasattr(trainer.eval_dataset, "__len__") else 0  # type: ignore[arg-type]
     model: Any = trainer.model
+    precision, dtype = _formats(model, a)
     return settings_from({
         "name": a.run_name or WORKLOAD, "workload": WORKLOAD,
-        "model": {"name": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__},
-        "precision": _precision(model, a),
+        "model": {"name": getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__,
+                  "dtype": dtype},
+        "precision": precision,
         "optimizer": {"name": name, "implementation": implementation, "learning_rate": a.learning_rate,
                       "weight_decay": a.weight_decay, "max_gradient_norm": a.max_grad_norm or None},
         "batch": {"micro_batch_size": a.per_device_train_batch_size, "padding": "longest",
@@ -187,11 +189,14 @@ def settings_of(trainer: Trainer, plan: BatchPlan) -> Settings:
     })  # fmt: skip
 
 
-def _precision(model: nn.Module, arguments: Any) -> str:
+def _formats(model: nn.Module, arguments: Any) -> tuple[str, str]:
+    """`precision` and `model.dtype` of a model as it is and the trainer's arguments."""
     dtypes = {p.dtype for p in model.parameters()}
+    if torch.bfloat16 in dtypes and arguments.bf16:
+        return "bf16-mixed", "bfloat16"
     for dtype, name in ((torch.bfloat16, "bf16-true"), (torch.float16, "fp16-true")):
         if dtype in dtypes:
-            return name
+            return name, "auto"
     if arguments.bf16:
-        return "bf16-mixed"
-    return "fp16-mixed" if arguments.fp16 else "tf32" if arguments.tf32 else "fp32"
+        return "bf16-mixed", "auto"
+    return "fp16-mixed" if arguments.fp16 else "tf32" if arguments.tf32 else "fp32", "auto"

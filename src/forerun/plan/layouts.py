@@ -238,7 +238,7 @@ def model_size(request: ForecastRequest) -> ModelSize:
 
 def least_bytes(settings: Settings, layout: ClusterLayout, size: ModelSize) -> float:
     """Bytes of weights, gradients and optimizer state of one rank at the least; of a pipeline, of its mean stage."""
-    width = 2.0 if settings.precision.endswith("-true") else 4.0
+    width = 2.0 if settings.has_narrow_weights else 4.0
     stored = 0.5 if settings.quantization != "none" else width
     gradient = 0.0 if settings.optimizer.in_backward else width
     states = width * STATES.get(settings.optimizer.name, 0.0)

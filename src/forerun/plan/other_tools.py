@@ -199,10 +199,11 @@ def _text_config(settings: Settings, tool: str) -> Any:
 
 
 def _require_bf16(settings: Settings, tool: str) -> None:
-    if settings.precision != "bf16-mixed" or settings.optimizer.name != "adamw":
+    is_wide = settings.model.dtype in ("auto", "float32")
+    if settings.precision != "bf16-mixed" or not is_wide or settings.optimizer.name != "adamw":
         raise InvalidSettings(
             f"--script {tool}: written for bf16 products over fp32 weights with AdamW; found precision="
-            f"{settings.precision!r}, optimizer.name={settings.optimizer.name!r}."
+            f"{settings.precision!r}, model.dtype={settings.model.dtype!r}, optimizer.name={settings.optimizer.name!r}."
         )
 
 

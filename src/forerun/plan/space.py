@@ -13,6 +13,7 @@ from forerun.forecasting.request import BF16, FP16, require_precision
 from forerun.hardware.catalogue import Device
 from forerun.plan.outcome import SettingChange
 from forerun.settings.load import settings_from
+from forerun.settings.model import AUTOCASTS_OVER
 from forerun.settings.schema import Settings
 
 ALLOWABLE = ("method", "global-batch")
@@ -36,6 +37,8 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         for section in sections:
             inner = inner[section]
         inner[name] = value
+    if "precision" in changes and "model.dtype" not in changes and content["model"]["dtype"] != "auto":
+        content["model"]["dtype"] = AUTOCASTS_OVER.get(content["precision"], "auto")  # 16 bits stay 16 bits
     return settings_from(content)
 
 
@@ -92,6 +95,8 @@ def precisions(settings: Settings, device: Device) -> list[str]:
             return full
     if own.endswith("-true"):
         return [f"{half}-true"] if own.startswith(half) else [f"{half}-mixed"]
+    if settings.model.dtype != "auto":
+        return [f"{half}-mixed"]
     if own in BF16 + FP16 and device.kind == "cuda" and not (own in BF16 and not device.has_bf16):
         half = own[:4]
     return [f"{half}-mixed", *full]
@@ -140,9 +145,9 @@ def method_ladder(settings: Settings, device: Device) -> list[tuple[str, dict[st
             ladder.append(("8-bit optimizer", {"optimizer.name": "adamw-8bit", "optimizer.implementation": "auto"}))
         ladder.append(("LoRA", {"adapter.kind": "lora"}))
     adapter: dict[str, Any] = {"adapter.kind": "lora"}
-    if device.has_bf16 and not settings.precision.endswith("-true"):
-        ladder.append(("LoRA on weights in 16 bits", {**adapter, "precision": "bf16-true"}))
-        adapter["precision"] = "bf16-true"
+    if device.has_bf16 and not settings.has_narrow_weights:  # beside them adapters are fp32, and products are not
+        adapter |= {"precision": "bf16-mixed", "model.dtype": "bfloat16"}
+        ladder.append(("LoRA on weights in 16 bits", dict(adapter)))
     if settings.quantization == "none" and settings.parallel.kind != "fsdp":
         ladder.append(("QLoRA", {**adapter, "quantization": "nf4-double"}))
     return ladder

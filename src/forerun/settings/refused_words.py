@@ -71,8 +71,9 @@ KEYS: dict[str, str] = {
     "liger": "Liger's kernels are model.kernels: liger",
     "use_liger_kernel": "Liger's kernels are model.kernels: liger",
     "gradient_checkpointing": "Recomputation is activation_checkpointing: blocks",
-    "bf16": "Number formats are precision: bf16-mixed or bf16-true",
+    "bf16": "Number formats are precision: bf16-mixed, with model.dtype: bfloat16 where the model is loaded in 16 bits",
     "fp16": "Number formats are precision: fp16-mixed",
+    "torch_dtype": "The format of the weights is model.dtype",
 }
 
 

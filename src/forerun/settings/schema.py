@@ -8,16 +8,16 @@ required; the length of a run must be given by `data.examples` or `schedule.max_
 import hashlib
 import json
 import math
-import warnings
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.evaluation import EvaluationSettings, without_later_fields
 from forerun.settings.float8 import Float8Settings, float8_conflicts
 from forerun.settings.lengths import TooLong, length_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts, with_usual_targets
+from forerun.settings.model import WEIGHTS_OF, ModelSettings, Precision, dtype_conflicts
 from forerun.settings.plain import LARGEST
 from forerun.settings.preference import PreferenceSettings, preference_conflicts
 from forerun.settings.reliability import ReliabilitySettings
@@ -25,13 +25,6 @@ from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection
 from forerun.settings.section import Count as Count
 from forerun.settings.section import Section as Section
 
-Precision = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true"]
-Attention = Literal[
-    "auto", "eager", "sdpa", "sdpa:flash", "sdpa:efficient", "sdpa:cudnn", "sdpa:math", "flash_attention_2",
-    "flash_attention_3", "flex_attention",
-]  # fmt: skip
-OLD_ATTENTION = {kernel: f"sdpa:{kernel}" for kernel in ("flash", "efficient", "math")}
-"""Words of settings files of before 2026-11-22, and what they mean."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 DataFormat = Literal[
     "auto", "text", "labelled", "tagged", "messages", "conversations", "alpaca", "prompt-completion", "translation",
@@ -52,36 +45,6 @@ Library = Literal["torch", "transformers", "peft", "trl", "cuda"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
 """Workloads whose recipes put wrong answers into their rows."""
-
-
-class ModelSettings(PlainSection):
-    """Which architecture, and how its attention runs."""
-
-    name: Annotated[str, Field(min_length=1)]
-    """Catalogue name, Hugging Face id, or local directory."""
-    config: dict[str, Any] = {}
-    """Overrides of the architecture's Hugging Face configuration fields."""
-    attention: Attention = "auto"
-    """Attention: `auto` and `sdpa` take what PyTorch would choose on the device, `sdpa:…` one of its kernels, and the
-    rest is what transformers calls so: `flash_attention_2` needs the package `flash_attn`."""
-    kernels: Literal["none", "liger"] = "none"
-    """Fused kernels in place of the model's own: `liger` (linkedin/Liger-Kernel) for normalisations, gated layers,
-    rotary positions, and a loss that never has all logits."""
-    freeze: list[str] = []
-    """Parameters that are not trained, by name; `*` stands for any part of a name (`model.layers.0.*`)."""
-
-    @field_validator("attention", mode="before")
-    @classmethod
-    def _new_words(cls, value: Any) -> Any:
-        if isinstance(value, str) and value in OLD_ATTENTION:
-            warnings.warn(
-                f"model.attention: {value!r} is now written {OLD_ATTENTION[value]!r} (PyTorch's own kernel)"
-                f"{'; the package flash_attn is flash_attention_2' if value == 'flash' else ''}.",
-                FutureWarning,
-                stacklevel=2,
-            )
-            return OLD_ATTENTION[value]
-        return value
 
 
 class AdapterSettings(PlainSection):
@@ -329,6 +292,11 @@ class Settings(PlainSection):
         """Over all devices."""
         return self.batch.gradient_accumulation_steps * self.parallel.data_ranks
 
+    @property
+    def has_narrow_weights(self) -> bool:
+        """Whether weights that nothing packs are in 16 bits."""
+        return (WEIGHTS_OF[self.precision] if self.model.dtype == "auto" else self.model.dtype) != "float32"
+
     def steps_per_epoch(self, sequences: int) -> int:
         """Optimizer steps in one pass over `sequences`; the last partial accumulation is flushed, so it counts."""
         return math.ceil(sequences / self.global_batch_size)
@@ -340,6 +308,8 @@ class Settings(PlainSection):
 
 
 def _hash_of(content: dict[str, Any]) -> str:
+    if content["model"].get("dtype") == "auto":  # as before there was another word
+        del content["model"]["dtype"]
     if content["data"]["too_long"] == "cut":  # as before there was another word
         del content["data"]["too_long"]
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
@@ -371,6 +341,9 @@ def _conflicts(s: Settings) -> list[tuple[bool, str]]:
         ),
         *layout_conflicts(s.parallel),
         *preference_conflicts(s.workload, s.preference),
+        *dtype_conflicts(
+            s.model.dtype, s.precision, s.adapter.kind, s.adapter.modules_to_save, s.parallel.deepspeed_stage
+        ),
         *float8_conflicts(s.float8, s.precision, s.adapter.kind, s.quantization, s.parallel.kind),
         *media_conflicts(
             s.workload, s.media, source=s.data.source, padding=s.batch.padding, cross_entropy=s.cross_entropy

@@ -49,6 +49,8 @@ from forerun.step.zero import ZeroOptimizer, require_zero
 CLASSIFICATIONS = ("sequence-classification", "token-classification", "image-classification")
 CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
 """Heads that start from random weights: `SEQ_CLS_HEAD_NAMES` (peft/utils/constants.py:403, 0.21), DistilBERT's too."""
+LORA = "lora_"
+"""Part of the name of each parameter of a LoRA adapter (peft/tuners/lora/layer.py)."""
 PEFT_PATTERN_WARNING = r"The following (rank|alpha)_pattern keys did not match"
 """peft sets these patterns itself for mixture-of-experts models, and then warns about them."""
 PEFT_OLD_NAME_WARNING = "`is_gradient_checkpointing` is deprecated"
@@ -275,9 +277,10 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
     if policy.autocast_dtype is not None:
         # peft/tuners/tuners_utils.py:2163 (0.21) gives adapters the compute dtype of bitsandbytes' 4-bit layers; a loss
         # scale refuses gradients of fp16 (torch/amp/grad_scaler.py:275, 2.13)
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.to(policy.parameter_dtype)
+        for name, parameter in adapted.named_parameters():
+            if parameter.requires_grad:  # beside weights in 16 bits adapters are fp32, modules trained whole are not
+                is_adapter = LORA in name
+                parameter.data = parameter.data.to(torch.float32 if is_adapter else policy.parameter_dtype)
     return adapted
 
 

@@ -4,7 +4,7 @@ bf16 and fp16 by capability is checked by the caller against the hardware record
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,9 +45,12 @@ POLICIES: dict[Precision, PrecisionPolicy] = {
 def policy_of(settings: Settings) -> PrecisionPolicy:
     """The policy of a run: DeepSpeed keeps the model in 16 bits and the fp32 weights in its optimizer, no autocast.
 
-    Its loss scale of fp16 is one factor on the loss and one check of the gradients, which are left out.
+    Its loss scale of fp16 is one factor on the loss and one check of the gradients, which are left out. `model.dtype`
+    says that weights are in 16 bits under autocast too.
     """
     policy = POLICIES[settings.precision]
+    if settings.model.dtype != "auto":
+        return replace(policy, parameter_dtype=getattr(torch, settings.model.dtype))
     if not settings.parallel.deepspeed_stage or policy.autocast_dtype is None:
         return policy
     return PrecisionPolicy(policy.autocast_dtype, None, scales_loss=False, tf32=False)

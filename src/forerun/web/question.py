@@ -12,7 +12,8 @@ from forerun.errors import InvalidSettings
 from forerun.records import Record
 from forerun.settings.load import settings_from
 from forerun.settings.media import MEDIA, WITHOUT_TOKENS, MediaSettings
-from forerun.settings.schema import Attention, OptimizerSettings, Precision, Settings
+from forerun.settings.model import Attention, Precision
+from forerun.settings.schema import OptimizerSettings, Settings
 from forerun.step.generic import GENERIC
 
 Method = Literal["full", "lora", "lora-int8", "qlora"]

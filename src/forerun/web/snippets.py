@@ -93,7 +93,7 @@ def _sharding(settings: Settings) -> dict[str, bool]:
 def _python(library: str, config: str, arguments: Mapping[str, Any], settings: Settings, notes: Iterable[str]) -> str:
     """A file of Python: `arguments`, `model_kwargs`, `adapter` where there is one, and what it cannot say."""
     lines = [f"from {library} import {config}"]
-    model: dict[str, str] = {"dtype": repr(TORCH_TYPES.get(settings.precision, "float32"))}
+    model: dict[str, str] = {"dtype": repr(_dtype(settings))}
     if settings.model.attention != "auto":
         model["attn_implementation"] = repr(settings.model.attention.partition(":")[0])
     if settings.quantization != "none":
@@ -106,6 +106,11 @@ def _python(library: str, config: str, arguments: Mapping[str, Any], settings: S
     if settings.adapter.kind == "lora":
         lines.append(f"adapter = {_call('LoraConfig', _adapter(settings))}")
     return "\n".join([*lines, *(f"# {note}" for note in [*notes, *_python_notes(settings)])]) + "\n"
+
+
+def _dtype(settings: Settings) -> str:
+    own = settings.model.dtype
+    return TORCH_TYPES.get(settings.precision, "float32") if own == "auto" else own
 
 
 def _quantization(settings: Settings) -> str:
@@ -187,9 +192,9 @@ def _axolotl_formats(precision: str) -> dict[str, bool]:
 
 def _axolotl_notes(settings: Settings) -> list[str]:
     notes = ["datasets: name yours here, as its documentation says"]
-    if settings.precision.endswith("-mixed"):
+    if settings.precision.endswith("-mixed") and settings.model.dtype == "auto":
         short = settings.precision[:4]
-        notes.append(f"{short}: axolotl keeps the weights in {short} too; {short}-true is nearer in memory")
+        notes.append(f"{short}: axolotl keeps the weights in {short} too, which is model.dtype here")
     if settings.activation_checkpointing == "selective":
         notes.append("selective recomputation: its selective_checkpointing keeps other operators; left out")
     if settings.model.attention.startswith("sdpa:"):
