@@ -18,10 +18,8 @@ HALF_RATE = 768
 GeForce boards, A10G and L20 against 1,024 of others since Turing."""
 
 
-def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16", *, by_power: bool = False) -> str | None:
+def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str | None:
     """Name of a measured GPU: this one, else the nearest in multiprocessors of its architecture and rate; or None.
-
-    Of several with as many the first, or, `by_power`, the nearest in power.
 
     The rate is FLOP a cycle of a multiprocessor in `dtype`. Where it is half of what others of the architecture have,
     nothing but the tensor cores holds a product back; at the full rate power and memory do.
@@ -32,22 +30,13 @@ def measured_like(gpu: Device, names: Iterable[str], dtype: str = "float16", *, 
     alike = [row for row in alike if abs(math.log(rate(row, dtype) / rate(gpu, dtype))) < SAME_RATE]
     if not alike:
         return None
-    return min(
-        alike, key=lambda row: (abs((row.sm_count or 0) - (gpu.sm_count or 0)), by_power and _power_apart(row, gpu))
-    ).name
+    return min(alike, key=lambda row: abs((row.sm_count or 0) - (gpu.sm_count or 0))).name
 
 
-def _power_apart(one: Device, other: Device) -> float:
-    """How many times the power of one board is that of another, or less, as a logarithm; 0 where it is not known."""
-    return abs(math.log(one.board_watts / other.board_watts)) if one.board_watts and other.board_watts else 0.0
-
-
-def example_of(gpu: Device, names: Iterable[str], dtype: str = "float16", *, by_power: bool = False) -> str | None:
+def example_of(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str | None:
     """As `measured_like`, but boards that their power holds back only for their like."""
     is_held_back = gpu.board_watts is not None and gpu.board_watts <= FEW_WATTS
-    return measured_like(
-        gpu, [n for n in names if is_held_back or n == gpu.name or n not in HELD_BACK], dtype, by_power=by_power
-    )
+    return measured_like(gpu, [n for n in names if is_held_back or n == gpu.name or n not in HELD_BACK], dtype)
 
 
 def rate(gpu: Device, dtype: str) -> float:

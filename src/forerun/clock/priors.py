@@ -314,9 +314,7 @@ class PriorCosts:
     def _lean(self, prior: ProductPrior, dtype: str) -> NDArray[np.float64] | None:
         timed = [p for p in self.calibration.products if p.dtype == dtype] if self.calibration is not None else []
         leans = prior.float8_lean if dtype.startswith("float8") and prior.float8_lean else prior.lean
-        # an A100 of 400 W multiplies in FP32 as one of 300 W does; one of 250 W is 14 % slower (NeuSight)
-        rate = "float16" if self._on_tensor_cores(dtype) else "float32"
-        like = leans.get(example_of(self.device, leans, rate, by_power=True) or "")
+        like = leans.get(example_of(self.device, leans, "float16" if self._on_tensor_cores(dtype) else "float32") or "")
         if not timed:
             return like
         if dtype not in self._leans:

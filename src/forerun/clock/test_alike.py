@@ -22,10 +22,3 @@ def test_half_rate(gpu, half):
 )
 def test_boards_that_power_holds_back_are_examples_for_their_like(gpu, like):
     assert example_of(device(gpu), ["l4", "l40s"]) == like
-
-
-def test_of_two_with_as_many_multiprocessors_the_nearer_in_power():
-    boards = ["a100-40gb-pcie", "a100-80gb-pcie"]  # 250 and 300 W; the SXM board has 400
-    assert measured_like(device("a100-80gb"), boards, "float32", by_power=True) == "a100-80gb-pcie"
-    assert measured_like(device("a100-80gb"), list(reversed(boards)), "float32", by_power=True) == "a100-80gb-pcie"
-    assert measured_like(device("a30"), ["a100-80gb-pcie"], "float32", by_power=True) == "a100-80gb-pcie"
