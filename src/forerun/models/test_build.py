@@ -66,13 +66,6 @@ def test_only_tables_of_positions_end():
         config_of(settings_from({**content, "model": {"name": "gpt2"}}))
 
 
-def test_a_loop_over_tokens_in_python_is_traced_only_for_few():
-    content = {"name": "r", "workload": "causal-lm", "model": {"name": "rwkv-4-169m-pile"}, "data": {"examples": 8}}
-    assert config_of(settings_from({**content, "batch": {"sequence_length": 64}})).model_type == "rwkv"
-    with pytest.raises(InvalidSettings, match="token by token .* found 512 tokens.* Set it to 64 or less"):
-        config_of(settings_from(content))
-
-
 @pytest.mark.parametrize(
     ("version", "is_old"), [("4.57.3", True), ("5.6.0", True), ("5.17.0", False), ("6.0.0.dev0", False)]
 )

@@ -21,6 +21,7 @@ from forerun.hardware.catalogue import Device
 from forerun.models.build import has_rotary_positions, maximum_length
 from forerun.models.guard import guarded
 from forerun.models.outside_settings import remedy_for_trace
+from forerun.models.token_loops import is_token_by_token
 from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
@@ -342,6 +343,7 @@ def _describe(
     trace.paged_bytes = paged_bytes(step.optimizer)
     if step.settings.workload == "causal-lm":
         trace.unseen_parameters = unseen_parameters(step.model)
+    trace.looped_tokens = shape.length if is_token_by_token(step.model) else 0
     if hasattr(step.model, "config") and has_rotary_positions(step.model.config):
         trace.positions = maximum_length(step.model.config) or 0
     if step.settings.quantization != "none":
