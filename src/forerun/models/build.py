@@ -192,6 +192,8 @@ def sees(config: Any) -> bool:
 def _has_head(config: Any, workload: str) -> bool:
     if (config.model_type, workload) in NOT_OFFERED:
         return False
+    if workload == "seq2seq-lm" and not config.is_encoder_decoder:
+        return False  # decoders that hear (Voxtral, Qwen2-Audio): their labels stand beside what they read
     return type(config) in _mapping(workload) or (workload == "causal-lm" and sees(config))
 
 

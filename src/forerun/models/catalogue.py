@@ -122,10 +122,10 @@ def text_part(config: Any) -> Any:
 
 
 def _has_sdpa(config: Any) -> bool:
-    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom and Mamba."""
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom, Mamba and TrOCR."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
-    model_class = MODEL_MAPPING.get(type(config), None)
+    model_class = MODEL_MAPPING.get(type(config), None) or MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
     return getattr(model_class, "_supports_sdpa", True)
 

@@ -5,7 +5,15 @@ import torch
 import transformers
 
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import build_model, config_of, maximum_length, require_transformers, sees, workloads_of
+from forerun.models.build import (
+    build_model,
+    config_of,
+    maximum_length,
+    model_class,
+    require_transformers,
+    sees,
+    workloads_of,
+)
 from forerun.models.catalogue import architectures, model_config
 from forerun.settings.load import settings_from
 
@@ -106,3 +114,25 @@ def test_what_transformers_builds_alone_or_decodes_apart_does_not_see():
     assert not sees(transformers.AutoConfig.for_model("gemma3"))
     assert not sees(transformers.AutoConfig.for_model("florence2"))
     assert not sees(transformers.AutoConfig.for_model("llama"))
+
+
+@pytest.mark.parametrize("kind", ["voxtral", "qwen2_audio", "granite_speech"])
+def test_a_decoder_that_hears_has_no_head_for_pairs_of_texts(kind):
+    """transformers lists it there; its labels stand beside what it reads, as long as that."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(kind)
+    assert "seq2seq-lm" not in workloads_of(config)
+    with pytest.raises(InvalidSettings, match="has no head for seq2seq-lm"):
+        model_class(config, "seq2seq-lm")
+
+
+def test_a_decoder_without_a_class_of_its_own_takes_the_attention_it_has(tmp_path):
+    """TrOCR has none but its causal language model, which takes no `scaled_dot_product_attention`."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("trocr").save_pretrained(tmp_path)
+    config = model_config(str(tmp_path), {}, "auto")
+    with torch.device("meta"):
+        build_model(config, "causal-lm")
+    assert config._attn_implementation == "eager"
