@@ -37,8 +37,8 @@ def require_buildable(fields: Mapping[str, Any], where: str) -> None:
         if isinstance(value, Mapping):
             require_buildable(value, f"{where}.{name}")
         most = MOST_BLOCKS if name.endswith(LAYERS) else MOST_LABELS if name.endswith(LABELS) else LARGEST
-        is_size = isinstance(value, int) or (isinstance(value, float) and most < LARGEST)
-        if is_size and abs(value) > most:
+        sizes = (int, float) if most < LARGEST else (int,)
+        if isinstance(value, sizes) and abs(value) > most:
             raise InvalidSettings(f"{where}.{name}: at most {most:,}; found {in_short(value)}. Lower it.")
 
 

@@ -63,12 +63,12 @@ class Lengthened:
         NotRepeating: they do not.
     """
 
-    def __init__(self, first: Trace, second: Trace, third: Trace, windows: Sequence[int] = WINDOWS):
+    def __init__(self, first: Trace, second: Trace, third: Trace, *, windows: Sequence[int] = WINDOWS):
         self._traces = first, second, third
         if first.waits or second.waits or third.waits:
             raise NotRepeating  # places of waits are not moved
         tokens = _tokens(self._traces)
-        self._pairs, self._later, parts = _repeated(*tokens, windows)
+        self._pairs, self._later, parts = _repeated(*tokens, windows=windows)
         self._born = [_birth_places(trace) for trace in self._traces]
         self._parts = [self._shifted(part, tokens) for part in parts]
         self._name = cache(_name)
