@@ -136,3 +136,11 @@ def test_a_decoder_without_a_class_of_its_own_takes_the_attention_it_has(tmp_pat
     with torch.device("meta"):
         build_model(config, "causal-lm")
     assert config._attn_implementation == "eager"
+
+
+def test_a_class_that_transformers_lists_and_lacks_is_no_traceback(tmp_path):
+    """5.24 names a `VoxtralRealtimeTextModel` that it does not have."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("voxtral_realtime").save_pretrained(tmp_path)
+    assert "causal-lm" not in workloads_of(model_config(str(tmp_path), {}, "auto"))
