@@ -176,6 +176,8 @@ class Trace:
     """Of parts for images and sound, in a step that reads neither."""
     positions: int = 0
     """Tokens that a language model was made for, where it can be given longer sequences; 0 where it has no limit."""
+    looped_tokens: int = 0
+    """Tokens that a loop in Python goes through in each block, in a model that has one (RWKV)."""
     micro_batch_size: int = 0
     sequence_length: int = 0
     micro_steps: int = 1

@@ -22,6 +22,12 @@ DETERMINISTIC = (
     "that is not modelled; take the step as the least. torch.utils.deterministic.fill_uninitialized_memory = False "
     "leaves out the filling."
 )
+LOOPED = (
+    "Assumed: each block's recurrence is a loop over its {tokens} tokens in Python, which is what transformers runs on "
+    "a GPU too unless the packages kernels and ninja are installed. With them one CUDA kernel runs, which is much "
+    "faster, takes less memory and is not modelled."
+)
+"""Source: `rwkv_linear_attention`, transformers 5.24, modeling_rwkv.py."""
 
 
 def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
@@ -31,6 +37,8 @@ def kernel_warnings(trace: Trace, costs: Costs) -> list[str]:
         cautions.append(DETERMINISTIC)
     if trace.tries_algorithms and uses_cudnn(trace):
         cautions.append(TRIED)
+    if trace.looped_tokens:
+        cautions.append(LOOPED.format(tokens=trace.looped_tokens))
     fall_back = _math_attention(trace, costs)
     return cautions + ([fall_back] if fall_back else [])
 

@@ -111,10 +111,10 @@ def scoring_trace(request: ForecastRequest, shape: BatchShape) -> Trace:
     """The trace of scoring one batch."""
 
     def make(device: Device) -> Trace:
-        from forerun.virtual.trace_step import trace_scoring
+        from forerun.virtual.token_loops import trace_scoring_by_tokens
 
         with work(f"tracing the scoring of {shape_text(request.settings, shape)}"):
-            return trace_apart(trace_scoring, device, request.settings, request.workload, shape)
+            return trace_apart(trace_scoring_by_tokens, device, request.settings, request.workload, shape)
 
     return _trace(request, request.settings, shape, {"part": "scoring"}, make)
 

@@ -10,6 +10,7 @@ from forerun.errors import InvalidSettings, NotSupported, UnknownModel
 from forerun.models.catalogue import hub_is_reachable, model_config
 from forerun.models.config_limits import require_depth
 from forerun.models.hub_refusals import pinned
+from forerun.models.token_loops import require_turns
 from forerun.settings.media import BY_SCRIPT, MEDIA, WITHOUT_TOKENS
 from forerun.settings.schema import Settings
 
@@ -24,10 +25,6 @@ NOT_OFFERED = {("bert", "causal-lm"), ("roberta", "causal-lm"), ("xlm-roberta", 
 """Heads that transformers has but that are not what the architecture was made for."""
 NOT_OFFERED |= {("t5", "sequence-classification")}
 """That head reads where the end-of-sequence ids stand; classify with the encoder instead."""
-
-TOKEN_BY_TOKEN = {"rwkv": 64}
-"""Types that loop over tokens in Python (`rwkv_linear_attention_cpu`, transformers 5.24, modeling_rwkv.py): tokens that
-are traced at most, which is more than a minute's work."""
 
 OLDEST_TRANSFORMERS = (5, 17)
 """The first whose models a step by settings was tried with. Before 5.0 BERT takes no mask of four dimensions,
@@ -136,13 +133,7 @@ def config_of(settings: Settings) -> Any:
         settings.model.name, settings.model.config, settings.model.attention, settings.media.image_size
     )
     require_depth(settings, getattr(config, "num_hidden_layers", None) or 0)
-    loop, length = TOKEN_BY_TOKEN.get(config.model_type), settings.batch.sequence_length
-    if loop is not None and length > loop:
-        raise InvalidSettings(
-            f"batch.sequence_length: transformers computes {settings.model.name} token by token unless it has a CUDA "
-            f"kernel of its own, which is not modelled; found {length} tokens, of which a loop over {loop} is traced "
-            f"at most. Set it to {loop} or less."
-        )
+    require_turns(settings, config)
     limit = None if settings.workload in WITHOUT_TOKENS else maximum_length(config)
     if limit is not None and settings.batch.sequence_length > limit and not has_rotary_positions(config):
         raise InvalidSettings(
@@ -201,6 +192,8 @@ def sees(config: Any) -> bool:
 def _has_head(config: Any, workload: str) -> bool:
     if (config.model_type, workload) in NOT_OFFERED:
         return False
+    if workload == "seq2seq-lm" and not config.is_encoder_decoder:
+        return False  # decoders that hear (Voxtral, Qwen2-Audio): their labels stand beside what they read
     return type(config) in _mapping(workload) or (workload == "causal-lm" and sees(config))
 
 

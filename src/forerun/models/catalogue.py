@@ -4,6 +4,7 @@ A name that is no row of the catalogue (`rows.py`) is looked for as a local dire
 slash in it); when neither has it, it is an error.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -122,10 +123,12 @@ def text_part(config: Any) -> Any:
 
 
 def _has_sdpa(config: Any) -> bool:
-    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom and Mamba."""
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+    """Whether transformers has the model with `scaled_dot_product_attention`; not so MPT, Bloom, Mamba and TrOCR."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
-    model_class = MODEL_MAPPING.get(type(config), None)
+    model_class = None
+    with contextlib.suppress(ValueError):  # 5.24 lists a class for a part of Voxtral Realtime that it does not have
+        model_class = MODEL_MAPPING.get(type(config), None) or MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
     return getattr(model_class, "_supports_sdpa", True)
 

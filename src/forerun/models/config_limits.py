@@ -1,5 +1,6 @@
 """Numbers in a model's configuration that no computer could build, refused before a configuration is made of them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ deepest that is trained so in public has 126 (Llama 3.1 405B, arXiv 2407.21783).
 MOST_LABELS = 2**20
 """Classes; transformers writes a name for each when it makes the configuration."""
 LARGEST = 2**31 - 1
-"""Of any other number: sizes multiply, and PyTorch counts elements in 64 bits."""
+"""Of any other whole number: sizes multiply, and PyTorch counts elements in 64 bits. What has a point is no size: Gemma
+3n's ear clips gradients at 1e10."""
 LAYERS = ("layers", "n_layer", "num_blocks", "depth")
 """Endings of the fields that say how many blocks there are."""
 LABELS = ("num_labels",)
@@ -28,15 +30,25 @@ def require_buildable(fields: Mapping[str, Any], where: str) -> None:
         InvalidSettings: a field is not plain, or larger than any model has.
     """
     try:
-        require_plain(dict(fields))
+        require_plain(_with_ends(fields))
     except ValueError as error:
         raise InvalidSettings(f"{where}: {error}.") from error
     for name, value in fields.items():
         if isinstance(value, Mapping):
             require_buildable(value, f"{where}.{name}")
         most = MOST_BLOCKS if name.endswith(LAYERS) else MOST_LABELS if name.endswith(LABELS) else LARGEST
-        if isinstance(value, int | float) and abs(value) > most:
+        sizes = (int, float) if most < LARGEST else (int,)
+        if isinstance(value, sizes) and abs(value) > most:
             raise InvalidSettings(f"{where}.{name}: at most {most:,}; found {in_short(value)}. Lower it.")
+
+
+def _with_ends(value: Any) -> Any:
+    """A copy whose open ends (`time_step_limit` of Mamba 2's kind: 0 to infinity) are 0, as they are no sizes."""
+    if isinstance(value, Mapping):
+        return {name: _with_ends(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [0.0 if isinstance(each, float) and each == math.inf else each for each in value]
+    return value
 
 
 def require_depth(settings: Settings, blocks: int) -> None:

@@ -20,6 +20,9 @@ TASKS = {
 OF_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
 """Errors of fake tensors where the values decide what is computed (torch/_subclasses/fake_tensor.py, 2.13)."""
 
+OTHER_INPUTS = re.compile(r"missing \d+ required positional argument|You have to specify ")
+"""Beginnings of what Python and transformers 5.24 say to such a call: BLIP-2 and Kosmos-2 want images beside text."""
+
 
 def other_task(name: str) -> str:
     """Why no settings file trains the model of an id, and what forecasts it; empty where the id does not say."""
@@ -30,6 +33,8 @@ def other_task(name: str) -> str:
 
 def remedy_for_trace(error: BaseException) -> str:
     """What helps where a step could not be traced."""
+    if isinstance(error, TypeError | ValueError) and OTHER_INPUTS.search(str(error)):
+        return f"Its forward pass wants inputs that this workload does not give; {SCRIPT}"
     if type(error).__name__ in OF_VALUES:
         return f"What it computes depends on values, which a trace from settings does not have; {SCRIPT}"
     return "Report the model and settings; meanwhile another model.attention or precision may avoid the operator."

@@ -5,7 +5,15 @@ import torch
 import transformers
 
 from forerun.errors import InvalidSettings, NotSupported
-from forerun.models.build import build_model, config_of, maximum_length, require_transformers, sees, workloads_of
+from forerun.models.build import (
+    build_model,
+    config_of,
+    maximum_length,
+    model_class,
+    require_transformers,
+    sees,
+    workloads_of,
+)
 from forerun.models.catalogue import architectures, model_config
 from forerun.settings.load import settings_from
 
@@ -66,13 +74,6 @@ def test_only_tables_of_positions_end():
         config_of(settings_from({**content, "model": {"name": "gpt2"}}))
 
 
-def test_a_loop_over_tokens_in_python_is_traced_only_for_few():
-    content = {"name": "r", "workload": "causal-lm", "model": {"name": "rwkv-4-169m-pile"}, "data": {"examples": 8}}
-    assert config_of(settings_from({**content, "batch": {"sequence_length": 64}})).model_type == "rwkv"
-    with pytest.raises(InvalidSettings, match="token by token .* found 512 tokens.* Set it to 64 or less"):
-        config_of(settings_from(content))
-
-
 @pytest.mark.parametrize(
     ("version", "is_old"), [("4.57.3", True), ("5.6.0", True), ("5.17.0", False), ("6.0.0.dev0", False)]
 )
@@ -113,3 +114,33 @@ def test_what_transformers_builds_alone_or_decodes_apart_does_not_see():
     assert not sees(transformers.AutoConfig.for_model("gemma3"))
     assert not sees(transformers.AutoConfig.for_model("florence2"))
     assert not sees(transformers.AutoConfig.for_model("llama"))
+
+
+@pytest.mark.parametrize("kind", ["voxtral", "qwen2_audio", "granite_speech"])
+def test_a_decoder_that_hears_has_no_head_for_pairs_of_texts(kind):
+    """transformers lists it there; its labels stand beside what it reads, as long as that."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(kind)
+    assert "seq2seq-lm" not in workloads_of(config)
+    with pytest.raises(InvalidSettings, match="has no head for seq2seq-lm"):
+        model_class(config, "seq2seq-lm")
+
+
+def test_a_decoder_without_a_class_of_its_own_takes_the_attention_it_has(tmp_path):
+    """TrOCR has none but its causal language model, which takes no `scaled_dot_product_attention`."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("trocr").save_pretrained(tmp_path)
+    config = model_config(str(tmp_path), {}, "auto")
+    with torch.device("meta"):
+        build_model(config, "causal-lm")
+    assert config._attn_implementation == "eager"
+
+
+def test_a_class_that_transformers_lists_and_lacks_is_no_traceback(tmp_path):
+    """5.24 names a `VoxtralRealtimeTextModel` that it does not have."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model("voxtral_realtime").save_pretrained(tmp_path)
+    assert "causal-lm" not in workloads_of(model_config(str(tmp_path), {}, "auto"))

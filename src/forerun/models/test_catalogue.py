@@ -174,6 +174,9 @@ def test_models_of_images_and_sound_have_the_published_counts(identity, count, w
         ("facebook/nllb-200-distilled-600M", 615_073_792, "seq2seq-lm"),
         ("facebook/dinov3-vitb16-pretrain-lvd1689m", 85_660_416, "encoder"),
         ("RWKV/rwkv-4-169m-pile", 169_342_464, "causal-lm"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", 49_122_675_072, "causal-lm"),
+        ("google/t5gemma-2-270m-270m", 786_029_296, "seq2seq-lm"),
+        ("Salesforce/codegen-6B-mono", 7_064_213_504, "causal-lm"),
     ],
 )
 def test_families_without_a_package_have_the_published_counts(identity, count, workload):

@@ -26,6 +26,14 @@ def test_what_cannot_be_built_is_named(fields, reason):
         require_buildable(fields, "x")
 
 
+def test_what_is_no_size_has_no_limit():
+    """Files of Bamba and Mamba 2 hold an open end, and Gemma 3n's a large threshold; both are built with it."""
+    require_buildable({"time_step_limit": [0.0, float("inf")], "audio_config": {"gradient_clipping": 1e10}}, "x")
+    for field in ({"hidden_size": float("inf")}, {"time_step_limit": [float("nan"), 1.0]}, {"num_layers": 1e9}):
+        with pytest.raises(InvalidSettings):
+            require_buildable(field, "x")
+
+
 def test_every_model_of_the_catalogue_is_buildable():
     for row in architectures():
         require_buildable(row.config, row.name)

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from forerun.errors import UnknownModel
+from forerun.api import forecast
+from forerun.errors import UnknownModel, UntraceableOp
 from forerun.models.outside_settings import other_task, remedy_for_trace
 from forerun.models.rows import architecture
 
@@ -32,3 +33,15 @@ def test_where_values_decide_a_script_is_the_remedy():
         torch.zeros(3).nonzero()
     assert "depends on values" in remedy_for_trace(error.value)
     assert "another model.attention" in remedy_for_trace(ValueError("x"))
+
+
+@pytest.mark.parametrize("name", ["blip-2", "kosmos-2", "bros"])
+def test_a_model_that_wants_other_inputs_is_sent_to_a_script(name, tmp_path):
+    """Captions and boxes: what these read beside text no workload makes."""
+    from transformers import AutoConfig
+
+    AutoConfig.for_model(name).save_pretrained(tmp_path)
+    workload = "token-classification" if name == "bros" else "causal-lm"
+    settings = {"name": "o", "workload": workload, "model": {"name": str(tmp_path)}, "data": {"examples": 8}}
+    with pytest.raises(UntraceableOp, match=r"wants inputs that this workload does not give; forerun exec"):
+        forecast({**settings, "batch": {"micro_batch_size": 1, "sequence_length": 16}}, "t4")

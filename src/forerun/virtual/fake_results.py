@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from forerun.virtual.layouts import laid_out
 from forerun.virtual.recurrent import KERNELS as OWN_KERNELS
@@ -12,14 +13,19 @@ ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
 """Operators that change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them."""
 
 
-def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
-    """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too."""
+def run_fake(func: Any, packet: Any, args: Any, kwargs: Any, assumed: list[str]) -> Any:
+    """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too.
+
+    What had to be assumed of values is added to `assumed`.
+    """
     if packet in ONLY_IN_PLACE:
         return None
     if packet in SYNCHRONISED_NORM:
         return SYNCHRONISED_NORM[packet](*args)
     if packet in OWN_KERNELS:
         return OWN_KERNELS[packet](func, args, kwargs)
+    if func is aten.index.Tensor and _is_of_replaced_rows():
+        return replaced_rows(func, args, assumed)
     if packet is aten._grouped_mm:
         return grouped_product(func, args, kwargs)
     if func in WIDER_SUMS:
@@ -34,6 +40,32 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         image, *of_parameters = func(*args, **kwargs)
         return (image if image is None else image.to(args[1].dtype), *of_parameters)
     return laid_out(packet, args, func(*args, **kwargs))
+
+
+WRITES_OF_ROWS = ("IndexPutBackward0", "torch::autograd::CopySlices")
+"""Nodes of autograd behind such a write, the second where `x` is a view."""
+
+
+def _is_of_replaced_rows() -> bool:
+    """Whether autograd asks for the gradient of what was written where a mask is true (`x[mask] = row`)."""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() in WRITES_OF_ROWS
+
+
+def replaced_rows(func: Any, args: Any, assumed: list[str]) -> torch.Tensor:
+    """Rows of the gradient (rows, width) where a mask is true: none where no value of the mask is known.
+
+    Such a mask says where a token of a special kind stands (T5Gemma 2's end of an image), which is seldom, or which
+    frames of sound chance leaves out (SpeechT5), where each counts one row of this gradient and nothing else.
+    """
+    try:
+        return func(*args)
+    except DynamicOutputShapeException:
+        gradient, (mask, *others) = args
+        if others:
+            raise
+        assumed.append("gradient of rows that a mask replaces: none are")
+        return gradient.new_empty((0, *gradient.shape[mask.dim() :]))
 
 
 def wider_sum(

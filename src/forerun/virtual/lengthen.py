@@ -63,12 +63,12 @@ class Lengthened:
         NotRepeating: they do not.
     """
 
-    def __init__(self, first: Trace, second: Trace, third: Trace):
+    def __init__(self, first: Trace, second: Trace, third: Trace, *, windows: Sequence[int] = WINDOWS):
         self._traces = first, second, third
         if first.waits or second.waits or third.waits:
             raise NotRepeating  # places of waits are not moved
         tokens = _tokens(self._traces)
-        self._pairs, self._later, parts = _repeated(*tokens)
+        self._pairs, self._later, parts = _repeated(*tokens, windows=windows)
         self._born = [_birth_places(trace) for trace in self._traces]
         self._parts = [self._shifted(part, tokens) for part in parts]
         self._name = cache(_name)
@@ -233,8 +233,7 @@ def _tokens(traces: Sequence[Trace]) -> list[list[_Token]]:
     def number(key: Any) -> int:
         return numbers.setdefault(key, len(numbers))
 
-    masked = cache(lambda text: NUMBER.sub("#", text))
-    return [list(_tokens_of(trace, number, masked)) for trace in traces]
+    return [list(_tokens_of(trace, number, cache(lambda text: NUMBER.sub("#", text)))) for trace in traces]
 
 
 def _tokens_of(trace: Trace, number: Callable[[Any], int], masked: Callable[[str], str]) -> Iterator[_Token]:
@@ -277,11 +276,11 @@ def _producers(trace: Trace) -> dict[int, tuple[int, int]]:
 
 
 def _repeated(
-    first: Sequence[_Token], second: Sequence[_Token], third: Sequence[_Token]
+    first: Sequence[_Token], second: Sequence[_Token], third: Sequence[_Token], windows: Sequence[int] = WINDOWS
 ) -> tuple[list[int], list[int], list[_Part]]:
     """Where each of `first` stands in `second`, each of `second` in `third`, and the parts that are repeated."""
-    pairs, gaps = _aligned(first, second)
-    later, later_gaps = _aligned(second, third)
+    pairs, gaps = _aligned(first, second, windows)
+    later, later_gaps = _aligned(second, third, windows)
     if len(gaps) != len(later_gaps) or not gaps:
         raise NotRepeating
     parts = []
@@ -301,14 +300,16 @@ def _may_grow(call: Call) -> bool:
     return all(len(spec.shape) <= 1 and spec.bytes <= SHORT_ROW_BYTES for spec in (*call.inputs, *call.outputs))
 
 
-def _aligned(few: Sequence[_Token], many: Sequence[_Token]) -> tuple[list[int], list[tuple[int, int, int]]]:
+def _aligned(
+    few: Sequence[_Token], many: Sequence[_Token], windows: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Where each of `few` stands in `many`, and what `many` has more: (place in few, start, stop in many)."""
     pairs: list[int] = []
     gaps: list[tuple[int, int, int]] = []
     there, spare = 0, len(many) - len(few)
     for here, token in enumerate(few):
         if there >= len(many) or token.exact != many[there].exact:
-            length = _gap(few, here, many, there, spare)
+            length = _gap(few, here, many, there, spare, windows)
             if length:
                 gaps.append((here, there, there + length))
                 there, spare = there + length, spare - length
@@ -319,7 +320,9 @@ def _aligned(few: Sequence[_Token], many: Sequence[_Token]) -> tuple[list[int], 
     return pairs, gaps
 
 
-def _gap(few: Sequence[_Token], here: int, many: Sequence[_Token], there: int, spare: int) -> int:
+def _gap(
+    few: Sequence[_Token], here: int, many: Sequence[_Token], there: int, spare: int, windows: Sequence[int]
+) -> int:
     """How many of `many` to leave out so that it goes on as `few` does; 0 where only numbers differ."""
 
     def same(first: _Token, second: _Token) -> bool:
@@ -332,10 +335,10 @@ def _gap(few: Sequence[_Token], here: int, many: Sequence[_Token], there: int, s
 
     exact = [token.exact for token in many[: there + spare]]
     for length in range(1, min(spare, there) + 1):  # what stands there once more is the likeliest
-        if exact[there - length : there] == exact[there : there + length] and fits(length, WINDOWS[-1], same, same):
+        if exact[there - length : there] == exact[there : there + length] and fits(length, windows[-1], same, same):
             return length
     for begins, goes_on, least in ((same, same, 1), (same, _alike, 1), (_alike, _alike, 0)):
-        for window in WINDOWS:
+        for window in windows:
             for length in range(least, spare + 1):
                 if fits(length, window, begins, goes_on):
                     return length

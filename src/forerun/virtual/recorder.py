@@ -200,7 +200,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
-        out = run_fake(func, packet, args, kwargs)
+        out = run_fake(func, packet, args, kwargs, self.trace.assumed_values)
         for tensor in flat((out,)):
             # torch/_subclasses/fake_tensor.py (2.13) computes constants on their device: BatchNorm's counter would fail
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and tensor.constant.device.type == DEVICE:

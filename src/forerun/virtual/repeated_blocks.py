@@ -1,6 +1,7 @@
 """Traces of deep models from three shallow ones, where the blocks repeat; else of the model as it is."""
 
 import contextlib
+from collections.abc import Callable
 
 from forerun.data.plan import BatchShape
 from forerun.errors import ForerunError, NotSupported
@@ -12,6 +13,7 @@ from forerun.step.head_workload import HeadWorkload
 from forerun.step.workload import Workload
 from forerun.trace import Trace
 from forerun.virtual.lengthen import Lengthened, NotRepeating
+from forerun.virtual.token_loops import trace_by_tokens
 from forerun.virtual.trace_step import trace_step
 
 SHALLOWEST, SHALLOWEST_DECODER = 2, 1
@@ -43,6 +45,15 @@ def trace_step_by_blocks(
         return trace_step(at, workload, device, shape, frozen_encoder=frozen_encoder, keep_lines=keep_lines)
 
     depths = shallow_depths(settings) if isinstance(workload, HeadWorkload) else None
+    if settings.compile != "none":
+        return _by_blocks(settings, depths, traced)
+    return trace_by_tokens(settings, shape.length, lambda: _by_blocks(settings, depths, traced))
+
+
+def _by_blocks(
+    settings: Settings, depths: tuple[list[Settings], int] | None, traced: Callable[[Settings], Trace]
+) -> Trace:
+    """The trace of a model worked out from shallower ones, where `depths` names them and they prove each other."""
     if depths is None:
         return traced(settings)
     shallow, more = depths

@@ -1,11 +1,13 @@
-"""Dtypes of results that PyTorch's own fake kernels have otherwise."""
+"""Results that PyTorch's own fake kernels have otherwise, or not at all."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
+from forerun.hardware.catalogue import device
 from forerun.virtual.fake_results import run_fake
+from forerun.virtual.session import VirtualSession
 
 aten = torch.ops.aten
 
@@ -26,7 +28,7 @@ def test_group_norm_of_wider_weights_has_the_dtypes_of_the_real_kernels(dtype):
 
     real = dtypes(lambda function, _, args, kwargs: function(*args, **kwargs))
     with FakeTensorMode():
-        assert dtypes(run_fake) == real
+        assert dtypes(lambda *of: run_fake(*of, [])) == real
     assert F.group_norm(torch.ones(2, 8, 4, 4, dtype=dtype), 4).dtype == dtype
 
 
@@ -38,7 +40,28 @@ def test_products_added_in_a_wider_dtype_have_it(is_given):
         operands = (total, left, left.transpose(1, 2), torch.float32)
         own = {"out": total} if is_given else {}
         func = aten.baddbmm.dtype_out if is_given else aten.baddbmm.dtype
-        result = run_fake(func, aten.baddbmm, operands, own)
+        result = run_fake(func, aten.baddbmm, operands, own, [])
         assert (result.shape, result.dtype, result is total) == ((2, 3, 3), torch.float32, is_given)
         of_rows = (total[0], left[0], left[0].t(), torch.float32)
-        assert run_fake(aten.addmm.dtype, aten.addmm, of_rows, {}).dtype == torch.float32
+        assert run_fake(aten.addmm.dtype, aten.addmm, of_rows, {}, []).dtype == torch.float32
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_rows_that_a_mask_replaces_have_a_gradient_and_are_said(is_view):
+    """`x[ids == special] = row`, as T5Gemma 2 writes the end of an image: no value says how many rows there are."""
+    with VirtualSession(device("t4"), "auto") as session:
+        here, recorder = torch.device(session.torch_device), session.recorder
+        ids, row = torch.zeros(2, 8, dtype=torch.long, device=here), torch.zeros(4, device=here, requires_grad=True)
+        x = torch.zeros(2, 9, 4, device=here, requires_grad=True) * 2
+        x = x[:, 1:] if is_view else x[:, 1:].clone()
+        x[ids == 5] = row
+        x.sum().backward()
+        assert row.grad.shape == (4,)
+        assert recorder.trace.assumed_values == ["gradient of rows that a mask replaces: none are"]
+        with pytest.raises(DynamicOutputShapeException):
+            torch.zeros(2, 8, 4, device=here)[ids == 5]
+
+
+def test_a_mask_that_autograd_does_not_ask_about_is_never_guessed():
+    with FakeTensorMode(), pytest.raises(DynamicOutputShapeException):
+        run_fake(aten.index.Tensor, aten.index, (torch.zeros(2, 4), [torch.zeros(2, dtype=torch.bool)]), {}, [])

@@ -21,6 +21,7 @@ from forerun.hardware.catalogue import Device
 from forerun.models.build import has_rotary_positions, maximum_length
 from forerun.models.guard import guarded
 from forerun.models.outside_settings import remedy_for_trace
+from forerun.models.token_loops import is_token_by_token
 from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.attention import take_offsets
@@ -33,7 +34,7 @@ from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver, TrainingStep
-from forerun.step.unseen_parts import unseen_parameters
+from forerun.step.unseen_parts import unseen_parameters, with_work
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Category, Phase, Trace
@@ -286,7 +287,7 @@ def _prepare_and_run(step: TrainingStep, session: VirtualSession, shape: BatchSh
         count = _micro_steps(step) if step.pipeline is not None else 1
         step.run([_batch(step, session, shape, recorder) for _ in range(count)], StepObserver())
     else:
-        _prime(step, trainable, recorder)
+        _prime(step, with_work(step.model, step.settings.workload, trainable), recorder)
     state = [v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)]
     recorder.own(state, Category.OPTIMIZER_STATE)
     _describe(step, session, shape, trainable, state)
@@ -340,8 +341,8 @@ def _describe(
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)
-    if step.settings.workload == "causal-lm":
-        trace.unseen_parameters = unseen_parameters(step.model)
+    trace.unseen_parameters = unseen_parameters(step.model, step.settings.workload)
+    trace.looped_tokens = shape.length if is_token_by_token(step.model) else 0
     if hasattr(step.model, "config") and has_rotary_positions(step.model.config):
         trace.positions = maximum_length(step.model.config) or 0
     if step.settings.quantization != "none":
