@@ -101,9 +101,9 @@ def _known_config(step: TrainingStep, facts: TaskFacts) -> Any:
         )
     if step.settings.quantization != "none" or hasattr(step.model, "peft_config"):
         raise NotSupported("--gguf: one plain model; found an adapter, or packed weights. Add --merge.")
-    for rule, found, wrong in unlike(config):
-        if wrong:
-            raise NotSupported(f"--gguf: {rule}; found {found}. {ELSE}")
+    for rule, value, is_other in unlike(config):
+        if is_other:
+            raise NotSupported(f"--gguf: {rule}; found {value}. {ELSE}")
     return config
 
 

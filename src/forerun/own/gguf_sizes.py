@@ -29,24 +29,24 @@ GLOBAL_EVERY = {"gemma2": 2, "gemma3_text": 6}
 def unlike(config: Any) -> Iterator[tuple[str, str, bool]]:
     """What llama.cpp takes for given of this model, what the model has, and whether that is something else."""
     kind = config.model_type
-    for name, value in AS_IT_WAS.get(kind, {}).items():
-        found = getattr(config, name, value)
-        yield f"{TITLES[kind]} with its own {name}", repr(found), found != value
+    for name, usual in AS_IT_WAS.get(kind, {}).items():
+        value = getattr(config, name, usual)
+        yield f"{TITLES[kind]} with its own {name}", repr(value), value != usual
     for stretch in _positions(config):
-        found = stretch.get("rope_type", "default")
-        yield "positions as they are", f"rope_type {found!r}", found != "default"
+        rope = stretch.get("rope_type", "default")
+        yield "positions as they are", f"rope_type {rope!r}", rope != "default"
     if kind not in GLOBAL_EVERY:
         return
     wide = config.hidden_size / config.num_attention_heads
     scale = wide if config.num_hidden_layers == WIDE[kind] else config.head_dim
-    found = config.query_pre_attn_scalar
-    yield f"{TITLES[kind]} with query_pre_attn_scalar {scale:g}", f"{found:g}", found != scale
+    own = config.query_pre_attn_scalar
+    yield f"{TITLES[kind]} with query_pre_attn_scalar {scale:g}", f"{own:g}", own != scale
     every = GLOBAL_EVERY[kind]
     types = [
         "full_attention" if layer % every == every - 1 else "sliding_attention"
         for layer in range(config.num_hidden_layers)
     ]
-    yield f"{TITLES[kind]} with every {every}th layer global", "other layer_types", list(config.layer_types) != types
+    yield f"{TITLES[kind]} with one of {every} layers global", "other layer_types", list(config.layer_types) != types
     caps = (config.attn_logit_softcapping, config.final_logit_softcapping)
     yield "Gemma 2 with soft caps", str(caps), kind == "gemma2" and None in caps
 

@@ -143,7 +143,7 @@ def test_what_llama_cpp_takes_for_given_of_gemma(tmp_path):
     pytest.importorskip("gguf")
     for other, words in (
         ({"query_pre_attn_scalar": 24}, "query_pre_attn_scalar 32; found 24"),
-        ({"layer_types": ["full_attention"] * 6}, "every 2th layer global"),
+        ({"layer_types": ["full_attention"] * 6}, "one of 2 layers global"),
         ({"attn_logit_softcapping": None}, "soft caps"),
         ({"hidden_activation": "silu"}, "hidden_activation; found 'silu'"),
     ):
