@@ -3,11 +3,23 @@
 import csv
 import json
 import random
+import tempfile
+from pathlib import Path
 
+import torch
+
+from forerun.models.build import build_model, config_of
+from forerun.own.tokens import learned_tokenizer
 from forerun.settings.load import settings_from
 
 GOOD, BAD = ["good", "great", "fine", "lovely", "nice", "superb"], ["bad", "awful", "poor", "dull", "weak", "sad"]
 FILL = ["the", "film", "was", "a", "story", "of", "people", "in", "town", "with", "music", "and", "rain"]
+NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+FORGETS = (
+    "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' and loop.last %}<think>\n{{ m.reasoning_content }}"
+    "\n</think>\n{% endif %}{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+"""A template that drops the reasoning of all answers but the last, as Qwen3's does."""
 ROWS = 240
 SMALL = {
     "optimizer": {"learning_rate": 3e-3, "max_gradient_norm": 1.0},
@@ -67,6 +79,31 @@ def chat(chance):
     return {"messages": turns}
 
 
+def calls(chance):
+    """A question, a call of one of two tools, its result and the answer; once again."""
+    turns = []
+    for _ in range(2):
+        tool, number = chance.choice(["after", "before"]), chance.randint(1, 4)
+        result = number + 1 if tool == "after" else number - 1
+        call = {"type": "function", "function": {"name": tool, "arguments": {"number": number}}}
+        turns += [
+            {"role": "user", "content": f"{tool} {number}?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": f"{result}"}, {"role": "assistant", "content": f"it is {result}"},
+        ]  # fmt: skip
+    return {"messages": turns, "tools": [{"type": "function", "function": {"name": name, "parameters": NUMBER}}
+                                         for name in ("after", "before")]}  # fmt: skip
+
+
+def thinking(chance):
+    """Two questions, whose answers have reasoning before them."""
+    turns = []
+    for _ in range(2):
+        a = chance.randint(0, 4)
+        answer = {"role": "assistant", "content": f"{a + 1}", "reasoning_content": f"{a} then {a + 1}"}
+        turns += [{"role": "user", "content": f"after {a}?"}, answer]
+    return {"messages": turns}
+
+
 def completion(chance):
     """A prompt as plain text, and how it goes on."""
     a = chance.randint(0, 4)
@@ -113,6 +150,8 @@ SETS = {
     "text": (text, "causal-lm", "tiny-gpt2"),
     "packed": (text, "causal-lm", "tiny-llama"),
     "chat": (chat, "causal-lm", "tiny-llama"),
+    "tools": (calls, "causal-lm", "tiny-llama"),
+    "forgets": (thinking, "causal-lm", "tiny-llama"),
     "completion": (completion, "causal-lm", "tiny-llama"),
     "tags": (tagged, "token-classification", "tiny-bert"),
     "masked": (text, "masked-lm", "tiny-bert"),
@@ -122,6 +161,25 @@ SETS = {
     "preference": (preference, "preference", "tiny-llama"),
 }
 """Kind → rows, workload, model."""
+
+
+LONG = {"tools": 320, "forgets": 64}
+"""Kind → tokens of its rows, where they are more than those of the others."""
+
+
+def forgetting_model(folder, rows):
+    """A folder with a small model of random weights and a tokenizer whose template is `FORGETS`, written once."""
+    to = folder / "model"
+    if not to.exists():
+        plain = settings_from({"workload": "causal-lm", "name": "forgets", "model": {"name": "tiny-llama"}})
+        tokenizer = learned_tokenizer(plain, (json.dumps(row) for row in rows))
+        tokenizer.chat_template = FORGETS
+        partial = Path(tempfile.mkdtemp(dir=folder))
+        tokenizer.save_pretrained(partial)
+        torch.manual_seed(0)
+        build_model(config_of(plain), "causal-lm").save_pretrained(partial)
+        partial.rename(to)
+    return to
 
 
 def write_set(folder, kind, rows=ROWS, **sections):
@@ -141,6 +199,9 @@ def write_set(folder, kind, rows=ROWS, **sections):
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
     if kind == "packed" and "batch" not in sections:
         sections["batch"] = {**SMALL["batch"], "padding": "packed", "micro_batch_size": 4}
+    if kind in LONG:
+        sections["batch"] = {**SMALL["batch"], **sections.get("batch", {}), "sequence_length": LONG[kind]}
+    model = str(forgetting_model(folder, content)) if kind == "forgets" else model
     own = {"name": kind, "workload": workload, "model": {"name": model}, **SMALL, **sections}
     labels = {"labels": kind} if kind in ("several", "number") else {}
     data = {"source": str(path), **labels, **own.get("data", {})}

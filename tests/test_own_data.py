@@ -26,7 +26,8 @@ from own_sets import SETS, write_set
 
 DRIVER = Path(__file__).parent / "own_driver.py"
 LEARNED = {"one": ("macro_f1", 0.9), "several": ("macro_f1", 0.6), "number": ("spearman", 0.7), "pair": ("ece", 0.0),
-           "text": ("accuracy", 0.6), "packed": ("accuracy", 0.5), "chat": ("accuracy", 0.6), "completion": ("accuracy", 0.6),
+           "text": ("accuracy", 0.6), "packed": ("accuracy", 0.5), "chat": ("accuracy", 0.6), "tools": ("accuracy", 0.6),
+           "forgets": ("accuracy", 0.6), "completion": ("accuracy", 0.6),
            "tags": ("f1", 0.9), "masked": ("accuracy", 0.3), "translation": ("accuracy", 0.3),
            "pairs": ("mrr", 0.2), "triplets": ("mrr", 0.2), "preference": ("accuracy", 0.9)}  # fmt: skip
 """Kind → score of the test rows that a run of seconds reaches; of pairs only that they run."""
@@ -213,3 +214,16 @@ def test_another_loss_of_preferences_is_trained_and_judged_by(tmp_path):
     usual, plain = training_of(tmp_path / "usual", "preference", rows=60, schedule={"max_steps": 3})
     assert usual.settings.hash != experiment.settings.hash
     assert next(plain.steps()).loss == pytest.approx(np.log(2), rel=1e-5)
+
+
+def test_a_folder_without_weights_is_told_as_one(tmp_path):
+    settings = write_set(tmp_path, "forgets", rows=120)
+    workload = open_experiment(settings).workload
+    workload.build_model(settings, pretrained=True)  # warnings are errors
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.warns(UserWarning, match=r"model\.name: the folder .* has no weights"):
+        workload.build_model(settings, pretrained=True)
+    sized = write_set(tmp_path / "other", "forgets", rows=120)
+    sized = sized.model_copy(update={"model": sized.model.model_copy(update={"config": {"intermediate_size": 100}})})
+    with pytest.warns(UserWarning, match=r"model\.config: changes the size"):
+        workload.build_model(sized, pretrained=True)

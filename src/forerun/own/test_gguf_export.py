@@ -1,15 +1,22 @@
 """What is written for llama.cpp says what transformers says: other names, rotated pairs and tokens included."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -21,7 +28,8 @@ from forerun.data.chat_tokens import small_tokenizer
 from forerun.data.token_data import TokenSample
 from forerun.errors import NotSupported
 from forerun.own.facts import TaskFacts
-from forerun.own.gguf_export import GGUF, SPLITS, side_by_side, split_rule, write_gguf
+from forerun.own.gguf_export import GGUF, side_by_side, write_gguf
+from forerun.own.gguf_tokenizer import SPLITS, split_rule
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SIZES = {
@@ -52,6 +60,96 @@ def written(folder, model, tokenizer, *, is_chat=False, name="causal-lm"):
     )  # fmt: skip
     samples = [TokenSample(tokenizer(text)["input_ids"]) for text in ("one two three four", "seven and 12")]
     return write_gguf(step, tokenizer, facts, samples, folder)
+
+
+def pieces_tokenizer():
+    """Byte pairs as SentencePiece has them: any two tokens that make a third are a merge."""
+    inner = Tokenizer(models.BPE(byte_fallback=True))
+    alphabet = [f"<0x{value:02X}>" for value in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=[*SPECIAL, *alphabet], show_progress=False)
+    inner.train_from_iterator(["one▁two▁three▁four", "seven▁7▁and▁12▁"] * 9, trainer)
+    vocabulary = inner.get_vocab()
+    merges = [
+        (whole[:cut], whole[cut:])
+        for whole in sorted(vocabulary, key=vocabulary.__getitem__)
+        for cut in range(1, len(whole))
+        if whole not in SPECIAL and whole[:cut] in vocabulary and whole[cut:] in vocabulary
+    ]
+    whole = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, fuse_unk=True))
+    whole.normalizer = normalizers.Replace(" ", "▁")
+    whole.add_special_tokens(SPECIAL)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=whole, bos_token=SPECIAL[1], eos_token=SPECIAL[2])
+    tokenizer.chat_template = "<|im_start|>{{ messages }}"
+    return tokenizer
+
+
+GEMMA = {**SIZES, "num_hidden_layers": 6, "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config(**GEMMA)), (Gemma3ForCausalLM, Gemma3TextConfig(**GEMMA)),
+        (Phi3ForCausalLM, Phi3Config(**SIZES, pad_token_id=0, sliding_window=48)),
+    ],
+)  # fmt: skip
+def test_gemma_and_phi_with_sentence_pieces(tmp_path, model, config):
+    gguf = pytest.importorskip("gguf")
+    torch.manual_seed(0)
+    own = model(config)
+    for name, tensor in own.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(tensor)
+    tokenizer = pieces_tokenizer()
+    assert written(tmp_path, own, tokenizer, is_chat=True) < 1e-5
+    fields = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / GGUF).fields.items()}
+    kind = fields["general.architecture"]
+    told = {key.removeprefix(f"{kind}."): fields[key] for key in fields if key.startswith(f"{kind}.")}
+    if kind == "phi3":  # llama.cpp sees all positions there: the window is the end
+        assert (told["context_length"], told["attention.sliding_window"]) == (48, 0)
+    else:
+        caps = (told.get("attn_logit_softcapping"), told.get("final_logit_softcapping"))
+        assert caps == ((50.0, 30.0) if kind == "gemma2" else (None, None))
+        assert (told["attention.sliding_window"], told["attention.key_length"]) == (4, 32)
+        assert told.get("rope.freq_base_swa") == (None if kind == "gemma2" else 1e4)
+        assert told["rope.freq_base"] == (1e4 if kind == "gemma2" else 1e6)
+    tokens = fields["tokenizer.ggml.tokens"]
+    scores, kinds = fields["tokenizer.ggml.scores"], fields["tokenizer.ggml.token_type"]
+    assert (kinds[:4], kinds[259], kinds[-1]) == ([3, 3, 3, 6], 1, 5)
+    assert (tokens[3], fields["tokenizer.ggml.model"], fields["tokenizer.ggml.add_space_prefix"]) == (
+        "<0x00>", "llama", False,
+    )  # fmt: skip
+    best = dict(zip(tokens, scores, strict=True))
+    for text in ("one two 12 7", "seven one three four", "two and two and 12"):
+        assert joined(text, best) == tokenizer.tokenize(text) != list(text.replace(" ", "▁"))
+
+
+def joined(text, scores):
+    """llama.cpp's way to tokens: the neighbours whose token has the highest score, the first of them."""
+    parts = list(text.replace(" ", "▁"))
+    while True:
+        pairs = [
+            (-scores[left + right], place)
+            for place, (left, right) in enumerate(pairwise(parts))
+            if left + right in scores
+        ]
+        if not pairs:
+            return parts
+        place = min(pairs)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+
+
+def test_what_llama_cpp_takes_for_given_of_gemma(tmp_path):
+    pytest.importorskip("gguf")
+    for other, words in (
+        ({"query_pre_attn_scalar": 24}, "query_pre_attn_scalar 32; found 24"),
+        ({"layer_types": ["full_attention"] * 6}, "one of 2 layers global"),
+        ({"attn_logit_softcapping": None}, "soft caps"),
+        ({"hidden_activation": "silu"}, "hidden_activation; found 'silu'"),
+    ):
+        model = Gemma2ForCausalLM(Gemma2Config(**{**GEMMA, **other}))
+        with pytest.raises(NotSupported, match=words):
+            written(tmp_path, model, pieces_tokenizer())
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
@@ -125,7 +223,7 @@ def test_pairs_half_a_head_apart_come_side_by_side():
     ],
 )
 def test_rules_that_llama_cpp_knows_by_name(steps, rule):
-    assert split_rule(tokenizer_of(pre_tokenizers.Sequence(steps))) == rule
+    assert split_rule(tokenizer_of(pre_tokenizers.Sequence(steps))).name == rule
 
 
 def test_other_tokenizers_and_models_are_refused(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.data.own.columnar import is_arrow_folder
-from forerun.data.own.columns import Column, Row, columns_of
+from forerun.data.own.columns import Column, Row, columns_of, value_at
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
@@ -15,11 +15,13 @@ from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspectio
 from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
-from forerun.data.own.value_formats import labelled_by_values, with_pair
+from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
 SHOWN = 3
 """Folders and columns named in a question."""
+MOST_WORDS = 1.5
+"""Mean words of a row below which rows are single words."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,10 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     if path.is_dir() and not is_arrow_folder(path) and best.format == "labelled":
         return _of_folders(path)
     columns = columns_of(rows)
+    if best.format == "labelled" and _are_words(best, rows, columns):
+        text = f"each row is a word of {best.fields['text']} and its tag. Are words to be labelled one by one?"
+        other = "sentences are: write a word and its tag a line, blank lines between sentences, into a file ….conll"
+        return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
     if best.format == "prompt-completion":
@@ -85,6 +91,12 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         text = "lines look like words with their tags. Are they text all the same?"
         return [DataQuestion("workload", text, "text", ("tags: name the file ….conll, and ask forerun init again",))]
     return _of_labels(best, rows, columns) if best.is_certain else []
+
+
+def _are_words(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column]) -> bool:
+    """Whether labels are tags as those of words in sentences, and texts single words."""
+    text, label = columns.get(best.fields["text"]), best.fields["label"]
+    return text is not None and text.mean_words < MOST_WORDS and are_tags([value_at(row, label) for row in rows])
 
 
 def direction_of(best: Proposal) -> list[DataQuestion]:

@@ -101,6 +101,7 @@ def run_experiment(
             listener.forecast_made(forecast)
         with tracking(run_folder(row), run_id, trackers, forecast) as track:
             measurement, judgement = train_and_judge(experiment, device, ledger, run_id, listener, forecast, track)
+            track.end(measurement)
     verdict = verify(run_id, forecast, measurement, experiment.criteria)
     ledger.record_verdict(run_id, verdict)
     ledger.record_event(run_id, "verified")

@@ -73,3 +73,11 @@ def test_answers_of_which_some_are_bad_are_asked():
 def test_lines_of_words_and_tags_are_asked():
     (question,) = questions([{"text": f"word{n} O\nname B-PER"} for n in range(40)])
     assert "tags: name the file" in question.others[0]
+
+
+def test_a_table_of_single_words_with_tags_is_asked_whether_sentences_are_meant():
+    tags = ["B-PER", "I-PER", "O"]
+    (question,) = questions([{"Wort": f"Wort{n}", "Tag": tags[n % 3]} for n in range(40)])
+    assert question.default == "words"
+    assert ".conll" in question.others[0]
+    assert questions([{"Wort": f"ein Wort {n} hier", "Tag": tags[n % 3]} for n in range(40)]) == []

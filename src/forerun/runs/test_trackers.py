@@ -37,7 +37,7 @@ def fake(calls):
     run.log = lambda values, step: log_metrics(values, step)
     return types.SimpleNamespace(
         SummaryWriter=Writer, init=lambda **keywords: run, start_run=lambda run_name: contextlib.nullcontext(),
-        log_metrics=log_metrics, log=lambda values: log_metrics(values, 3), finish=lambda: calls.append("closed"),
+        log_metrics=log_metrics, log=lambda values, step: log_metrics(values, step), finish=lambda: calls.append("closed"),
     )  # fmt: skip
 
 
@@ -50,6 +50,29 @@ def test_each_tracker_gets_every_figure(name, tmp_path, monkeypatch):
     with tracking(tmp_path, "run-1", [name]) as take:
         take(REPORT)
     assert {(key, value, 3) for key, value in figures(REPORT).items()} <= set(calls)
+
+
+def test_the_forecast_stands_beside_each_step_and_what_was_measured_at_the_end(tmp_path, monkeypatch):
+    calls = []
+    for module, _ in TRACKERS.values():
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, TRACKERS["trackio"][0], fake(calls))
+    step = types.SimpleNamespace(model_flops=1.0, mfu=None, seconds=types.SimpleNamespace(expected=0.4))
+    forecast = types.SimpleNamespace(
+        step=step, detail=types.SimpleNamespace(padded_tokens_per_step=None),
+        memory=types.SimpleNamespace(peak_allocated_bytes=90),
+    )  # fmt: skip
+    measurement = types.SimpleNamespace(
+        memory=types.SimpleNamespace(peak_allocated_bytes=100), metrics={"macro_f1": 0.5}
+    )
+    with tracking(tmp_path, "run-1", ["trackio"], forecast) as take:
+        take(REPORT)
+        assert {("forecast_step_seconds", 0.4, 3), ("forecast_peak_allocated_bytes", 90.0, 3)} <= set(calls)
+        assert not {"peak_allocated_bytes", "macro_f1"} & {name for name, *_ in calls}
+        take.end(measurement)
+    assert {("peak_allocated_bytes", 100.0, 3), ("macro_f1", 0.5, 3)} <= set(calls[:-1])
+    (line,) = (tmp_path / "steps.jsonl").read_text().splitlines()
+    assert "forecast_step_seconds" not in json.loads(line)
 
 
 def test_the_file_is_written_as_the_run_goes(tmp_path, monkeypatch):

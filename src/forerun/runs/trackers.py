@@ -1,7 +1,9 @@
 """Where do the numbers of each step go beside the ledger? Into a JSON-lines file always, and to trackers by name.
 
 `tensorboard` writes into the run's folder and is used wherever it is installed; `wandb`, `mlflow` and `trackio` are
-used when named. Each gets the same figures under the same names.
+used when named. Each gets the same figures under the same names, and beside them at each step what the forecast said of
+it (`forecast_…`), so that both are curves of one chart; at the end the run's peak memory and scores. The file has steps
+as they were measured alone.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import InvalidSettings, MissingExtra
-from forerun.records import Forecast, StepReport
+from forerun.records import Forecast, Measurement, StepReport
 
 STEPS_FILE = "steps.jsonl"
 PROJECT = "forerun"
@@ -50,6 +52,16 @@ def figures(report: StepReport, forecast: Forecast | None = None) -> dict[str, f
     return values | {name: value for name, value in optional.items() if value is not None}
 
 
+def promised(forecast: Forecast | None) -> dict[str, float]:
+    """What a forecast says of each step, under the names of `figures`."""
+    if forecast is None:
+        return {}
+    return {
+        "forecast_step_seconds": forecast.step.seconds.expected,
+        "forecast_peak_allocated_bytes": float(forecast.memory.peak_allocated_bytes),
+    }
+
+
 def measured_mfu(report: StepReport, forecast: Forecast) -> float | None:
     """Model FLOP utilisation of one step: its share of the forecast step's arithmetic, by padded tokens."""
     step, padded = forecast.step, forecast.detail.padded_tokens_per_step
@@ -70,11 +82,40 @@ def require_trackers(names: Sequence[str]) -> None:
         _library(name)
 
 
+class Tracks:
+    """Where each step of a run is written to, and at its end what was measured of the whole."""
+
+    def __init__(self, folder: Path, logs: dict[str, Log], forecast: Forecast | None) -> None:
+        self._folder, self._logs, self._forecast, self._last = folder, logs, forecast, 0
+
+    def __call__(self, report: StepReport) -> None:
+        """Write a step's figures."""
+        self._last = report.step
+        values = figures(report, self._forecast)
+        for name in list(self._logs):
+            self._write(name, values if name == STEPS_FILE else values | promised(self._forecast))
+
+    def end(self, measurement: Measurement) -> None:
+        """Write the run's peak memory and scores beside the last step; the file of steps has steps alone."""
+        peak = measurement.memory.peak_allocated_bytes
+        memory = {} if peak is None else {"peak_allocated_bytes": float(peak)}
+        for name in [name for name in self._logs if name != STEPS_FILE]:
+            self._write(name, memory | measurement.metrics)
+
+    def _write(self, name: str, values: dict[str, float]) -> None:
+        try:
+            self._logs[name](values, self._last)
+        except OSError as error:  # a full disk must not end a run of hours
+            del self._logs[name]
+            message = f"{name} in {self._folder} cannot be written: {error}. It ends at step {self._last - 1}"
+            warnings.warn(f"{message}; training goes on.", TrackerWarning, stacklevel=3)
+
+
 @contextlib.contextmanager
 def tracking(
     folder: Path, run_id: str, names: Sequence[str] = (), forecast: Forecast | None = None
-) -> Iterator[Callable[[StepReport], None]]:
-    """Yields the function that takes each step's report while a run lasts.
+) -> Iterator[Tracks]:
+    """Yields what takes each step's report while a run lasts, and the measurement at its end.
 
     Raises:
         InvalidSettings: no tracker of such a name.
@@ -87,18 +128,7 @@ def tracking(
             with contextlib.suppress(MissingExtra):
                 logs["tensorboard"] = stack.enter_context(_open_tracker("tensorboard", folder, run_id))
         logs[STEPS_FILE] = _lines(folder / STEPS_FILE)
-
-        def take(report: StepReport) -> None:
-            values = figures(report, forecast)
-            for name, log in list(logs.items()):
-                try:
-                    log(values, report.step)
-                except OSError as error:  # a full disk must not end a run of hours
-                    del logs[name]
-                    message = f"{name} in {folder} cannot be written: {error}. It ends at step {report.step - 1}"
-                    warnings.warn(f"{message}; training goes on.", TrackerWarning, stacklevel=2)
-
-        yield take
+        yield Tracks(folder, logs, forecast)
 
 
 def _lines(file: Path) -> Log:
@@ -162,7 +192,7 @@ def _mlflow(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
 def _trackio(library: Any, folder: Path, run_id: str) -> Iterator[Log]:
     library.init(project=PROJECT, name=run_id)
     try:
-        yield lambda values, step: library.log(values)
+        yield lambda values, step: library.log(values, step=step)
     finally:
         library.finish()
 

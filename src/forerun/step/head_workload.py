@@ -6,6 +6,7 @@
 import contextlib
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -182,12 +183,20 @@ def _model(settings: Settings, head: str, config_fields: Mapping[str, Any], *, p
         setattr(config, name, value)
     weights = first_weights(settings) if pretrained else None
     if pretrained and weights is None and "/" in hub_id(settings.model.name):
-        warnings.warn(
-            f"model.config: changes the size of {settings.model.name}, whose weights then fit no more: training starts "
-            f"from random weights. Leave the sizes out to start from its own.",
-            stacklevel=2,
-        )
+        warnings.warn(_why_from_scratch(settings.model.name), stacklevel=2)
     return build_model(config, head, pretrained_from=weights)
+
+
+def _why_from_scratch(name: str) -> str:
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        return (
+            f"model.name: the folder {name} has no weights (*.safetensors): training starts from random weights. "
+            f"Save the model there with save_pretrained to start from its own."
+        )
+    return (
+        f"model.config: changes the size of {name}, whose weights then fit no more: training starts from random "
+        f"weights. Leave the sizes out to start from its own."
+    )
 
 
 def documents_in_row(settings: Settings, length: int) -> int:

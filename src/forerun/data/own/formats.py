@@ -30,6 +30,7 @@ from forerun.data.own.value_formats import (
     labels_beside,
     one_text_after_another,
     other_text,
+    tagged_by_values,
     with_pair,
 )
 from forerun.errors import BadData, InvalidSettings, nearest
@@ -83,6 +84,8 @@ def recognise(
     proposals = [p for p in proposals if fields or _has_even_tags(p, columns, rows)]
     if not proposals and format in ("auto", "labelled", "text"):
         proposals = by_values(columns, formats, workload)
+    if "tagged" in formats and not fields and all(p.weight == VALUES for p in proposals):
+        proposals = [*tagged_by_values(columns, rows), *proposals]
     if not proposals:
         raise BadData(_nothing_recognised(columns, formats))
     more = any(p.weight > VALUES for p in proposals if p.format != "text")

@@ -2,7 +2,7 @@ import pytest
 
 from forerun.data.own.columns import columns_of
 from forerun.data.own.formats import recognise
-from forerun.data.own.value_formats import have_tag_each, is_prose, labelled_by_values, other_text, with_pair
+from forerun.data.own.value_formats import are_tags, have_tag_each, is_prose, labelled_by_values, other_text, with_pair
 
 TEXTS = [f"The film number {n} was a long and lovely one, and {n * n} people went to see it." for n in range(40)]
 
@@ -93,3 +93,30 @@ def test_two_texts_of_unknown_names_are_offered_as_what_belongs_together():
         [{"dirty": row["user_query"], "clean": row["clicked_doc"]} for row in rows], workload="seq2seq-lm"
     )
     assert rewritten[0].fields in ({"prompt": "dirty", "completion": "clean"}, {"source": "dirty", "target": "clean"})
+
+
+def test_the_only_column_of_lists_is_the_label_among_columns_of_unknown_names():
+    rows = table(
+        notiz=lambda n: TEXTS[n], kunde=lambda n: f"c{n % 5}", wochentag=lambda n: ["mo", "di"][n % 2],
+        themen=lambda n: [["rechnung"], ["rechnung", "versand"], []][n % 3],
+    )  # fmt: skip
+    assert first(rows)[:2] == ("labelled", {"text": "notiz", "label": "themen"})
+    more = [{**row, "wege": row["themen"]} for row in rows]  # two columns of lists: none is
+    assert first(more)[:2] == ("text", {"text": "notiz"})
+
+
+def test_sentences_with_a_tag_for_each_word_under_names_that_nobody_knows():
+    rows = table(
+        Satz=lambda n: f"Herr Weiß zog {'nach Köln ' * (n % 3)}um", Marken=lambda n: f"O B-PER O {'O B-LOC ' * (n % 3)}O"
+    )  # fmt: skip
+    assert first(rows)[:2] == ("tagged", {"words": "Satz", "tags": "Marken"})
+    assert recognise(rows, workload="token-classification")[0].fields == {"words": "Satz", "tags": "Marken"}
+    uneven = [{**row, "Marken": row["Marken"] + " O"} for row in rows]
+    assert first(uneven)[0] != "tagged"
+
+
+def test_tags_are_outside_or_begin_as_spans_do():
+    assert are_tags(["O B-PER I-PER", ["O", "S-LOC"]])
+    assert not are_tags(["O O O"])
+    assert not are_tags(["B-52 bomber"])
+    assert not are_tags([])

@@ -11,6 +11,7 @@ from typing import Any
 from forerun.data.own.columns import Column, Row, value_at
 from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.format_parts import ALIASES, ORIGINS, PARTS, VALUES, Proposal
+from forerun.data.own.tagged_lines import TAG_STARTS
 from forerun.settings.schema import DataFormat
 
 TWO_TEXTS: tuple[DataFormat, ...] = ("pairs", "prompt-completion", "translation")
@@ -93,7 +94,7 @@ def by_values(columns: Mapping[str, Column], formats: Sequence[DataFormat], work
     """Rows of whose columns no name is known."""
     labelled = labelled_by_values(columns) if "labelled" in formats else []
     texts = _only_text(columns, workload) if "text" in formats else []
-    likely = [p for p in labelled if _is_likely(p, labelled)]
+    likely = [p for p in labelled if _is_likely(p, labelled, columns)]
     return [*likely, *texts, *(p for p in labelled if p not in likely), *_two_texts(columns, formats, workload)]
 
 
@@ -121,7 +122,7 @@ def _asks(name: str) -> bool:
 def labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
     """Labels of a text whose name is known, if they are the default; the others are offered where it is asked."""
     labelled = labelled_by_values(columns, text)
-    return [p for p in labelled if BETWEEN not in p.fields["label"] and _is_likely(p, labelled)]
+    return [p for p in labelled if BETWEEN not in p.fields["label"] and _is_likely(p, labelled, columns)]
 
 
 def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -> list[Proposal]:
@@ -174,13 +175,37 @@ def _has_classes(column: Column) -> bool:
     return 2 <= column.distinct <= max(2, column.values // 2)
 
 
-def _is_likely(proposal: Proposal, proposals: Sequence[Proposal]) -> bool:
-    """Whether a label is one by its name, or is the only thing beside the text that could be."""
+def _is_likely(proposal: Proposal, proposals: Sequence[Proposal], columns: Mapping[str, Column]) -> bool:
+    """Whether a label is one by its name, is the only list, or is the only thing beside the text that could be."""
     label = proposal.fields["label"]
     if BETWEEN in label:
         return True
     others = {name for p in proposals for name in p.fields["label"].split(BETWEEN)}
-    return is_named_label(label) or (len(others) == 1 and label.lower() not in ORIGINS.split())
+    lists = [name for name in others if columns[name].kind == "texts"]
+    return is_named_label(label) or lists == [label] or (len(others) == 1 and label.lower() not in ORIGINS.split())
+
+
+def tagged_by_values(columns: Mapping[str, Column], rows: Sequence[Row]) -> list[Proposal]:
+    """Sentences with a tag for each word, under names that nobody knows."""
+    spaced = [column.name for column in columns.values() if column.kind in ("text", "texts") and column.is_full]
+    tags = [name for name in spaced if are_tags([value_at(row, name) for row in rows])]
+    pairs = [
+        (words, each) for each in tags for words in spaced if words not in tags and have_tag_each(rows, words, each)
+    ]
+    return [
+        Proposal(
+            "tagged", {"words": words, "tags": each}, "token-classification", False,
+            f"{each} has a tag for each word of {words}.", VALUES,
+        )
+        for words, each in pairs
+    ]  # fmt: skip
+
+
+def are_tags(values: Sequence[Any]) -> bool:
+    """Whether all values are tags of words, `O` or `B-…` and their like, and some are not `O`."""
+    words = [word for value in values for word in (value.split() if isinstance(value, str) else value or ())]
+    starts = [word for word in words if isinstance(word, str) and word.startswith(TAG_STARTS)]
+    return bool(starts) and len(starts) + sum(word == "O" for word in words) == len(words)
 
 
 def _only_text(columns: Mapping[str, Column], workload: str | None) -> list[Proposal]:
