@@ -178,8 +178,10 @@ def _candidates(name: str) -> list[str]:
 
 
 def _beginning(spelling: str) -> set[str]:
+    """Words that a name begins with; what stands behind a digit is no beginning (the Gemma of T5Gemma)."""
     short = spelling.rpartition("/")[2]
-    return {word for word in WORD.findall(short)[:BEGINNING] if word[0].isalpha()}
+    firsts = list(WORD.finditer(short))[:BEGINNING]
+    return {word[0] for word in firsts if word[0][0].isalpha() and not short[: word.start()][-1:].isdigit()}
 
 
 def architecture(name: str, *, as_typed: bool = True) -> Architecture:

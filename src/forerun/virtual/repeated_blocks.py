@@ -47,7 +47,7 @@ def trace_step_by_blocks(
     depths = shallow_depths(settings) if isinstance(workload, HeadWorkload) else None
     if settings.compile != "none":
         return _by_blocks(settings, depths, traced)
-    return trace_by_tokens(settings, shape.length, lambda: _by_blocks(settings, depths, traced))
+    return trace_by_tokens(settings, workload, shape.length, lambda: _by_blocks(settings, depths, traced))
 
 
 def _by_blocks(

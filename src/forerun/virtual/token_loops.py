@@ -23,6 +23,7 @@ from forerun.hardware.catalogue import Device
 from forerun.models.build import config_of
 from forerun.models.token_loops import TOKEN_BY_TOKEN
 from forerun.settings.schema import Settings
+from forerun.step.head_workload import HeadWorkload
 from forerun.step.workload import Workload
 from forerun.trace import Trace
 from forerun.virtual.lengthen import Lengthened, NotRepeating
@@ -38,8 +39,10 @@ WINDOWS = (96,)
 of the others."""
 
 
-def trace_by_tokens(settings: Settings, length: int, trace: Callable[[], Trace]) -> Trace:
+def trace_by_tokens(settings: Settings, workload: Workload, length: int, trace: Callable[[], Trace]) -> Trace:
     """What `trace` gives of the model of `settings` for sequences of `length` tokens, worked out from few turns."""
+    if not isinstance(workload, HeadWorkload):  # a recipe's own model
+        return trace()
     function = TOKEN_BY_TOKEN.get(config_of(settings).model_type)
     if function is None or length <= FEWEST + TRACES:
         return trace()
@@ -55,7 +58,7 @@ def trace_by_tokens(settings: Settings, length: int, trace: Callable[[], Trace])
 
 def trace_scoring_by_tokens(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
     """What `trace_scoring` gives."""
-    return trace_by_tokens(settings, shape.length, lambda: trace_scoring(settings, workload, device, shape))
+    return trace_by_tokens(settings, workload, shape.length, lambda: trace_scoring(settings, workload, device, shape))
 
 
 @contextlib.contextmanager
