@@ -37,9 +37,19 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         for section in sections:
             inner = inner[section]
         inner[name] = value
-    if "precision" in changes and "model.dtype" not in changes and content["model"]["dtype"] != "auto":
-        content["model"]["dtype"] = AUTOCASTS_OVER.get(content["precision"], "auto")  # 16 bits stay 16 bits
+    if "precision" in changes and "model.dtype" not in changes:
+        content["model"]["dtype"] = _dtype_beside(settings, content["precision"])
     return settings_from(content)
+
+
+def _dtype_beside(settings: Settings, precision: str) -> str:
+    """`model.dtype` where another precision takes the place of that of `settings`: 16 bits stay 16 bits where they can.
+
+    Weights in float16 that are trained have gradients in float16, which a loss scale refuses.
+    """
+    narrow = AUTOCASTS_OVER.get(precision, "auto") if settings.model.dtype in AUTOCASTS_OVER.values() else "auto"
+    trains_them = settings.adapter.kind != "lora" or bool(settings.adapter.modules_to_save)
+    return "auto" if narrow == "float16" and trains_them else narrow
 
 
 def differences(old: Settings, new: Settings) -> list[SettingChange]:
@@ -95,7 +105,7 @@ def precisions(settings: Settings, device: Device) -> list[str]:
             return full
     if own.endswith("-true"):
         return [f"{half}-true"] if own.startswith(half) else [f"{half}-mixed"]
-    if settings.model.dtype != "auto":
+    if settings.has_narrow_weights:
         return [f"{half}-mixed"]
     if own in BF16 + FP16 and device.kind == "cuda" and not (own in BF16 and not device.has_bf16):
         half = own[:4]
@@ -145,8 +155,10 @@ def method_ladder(settings: Settings, device: Device) -> list[tuple[str, dict[st
             ladder.append(("8-bit optimizer", {"optimizer.name": "adamw-8bit", "optimizer.implementation": "auto"}))
         ladder.append(("LoRA", {"adapter.kind": "lora"}))
     adapter: dict[str, Any] = {"adapter.kind": "lora"}
-    if device.has_bf16 and not settings.has_narrow_weights:  # beside them adapters are fp32, and products are not
-        adapter |= {"precision": "bf16-mixed", "model.dtype": "bfloat16"}
+    if device.has_bf16 and not settings.has_narrow_weights:
+        # adapters are fp32 beside them, and multiply in 16 bits under autocast, which DeepSpeed does without
+        autocast = {"precision": "bf16-mixed", "model.dtype": "bfloat16"}
+        adapter |= {"precision": "bf16-true"} if settings.parallel.deepspeed_stage else autocast
         ladder.append(("LoRA on weights in 16 bits", dict(adapter)))
     if settings.quantization == "none" and settings.parallel.kind != "fsdp":
         ladder.append(("QLoRA", {**adapter, "quantization": "nf4-double"}))

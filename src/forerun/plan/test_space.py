@@ -76,3 +76,37 @@ def test_what_shares_rows_or_experts_goes_with_shards_only(parallel):
     words = {"name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 64}}
     assert strategies(settings_from({**words, "parallel": parallel})) == ["fsdp"]
     assert strategies(settings_from({**words, "parallel": {"shard": 4}})) == ["ddp", "fsdp"]
+
+
+NARROW = {"precision": "bf16-mixed", "model.dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("start", "precision", "expected"),
+    [
+        ({**NARROW, "adapter.kind": "lora"}, "fp16-mixed", "float16"),
+        (NARROW, "fp16-mixed", "auto"),  # a loss scale refuses their gradients
+        ({**NARROW, "adapter.kind": "lora", "adapter.modules_to_save": ["lm_head"]}, "fp16-mixed", "auto"),
+        ({**NARROW, "adapter.kind": "lora"}, "tf32", "auto"),
+        ({"precision": "bf16-mixed", "model.dtype": "float32"}, "fp16-mixed", "auto"),
+        ({"precision": "bf16-mixed"}, "fp16-mixed", "auto"),
+    ],
+)
+def test_weights_of_16_bits_stay_so_under_another_precision_where_they_can(start, precision, expected):
+    settings = changed(changed(SETTINGS, start), {"precision": precision})
+    assert (settings.precision, settings.model.dtype) == (precision, expected)
+
+
+def test_the_formats_of_weights_in_16_bits_are_those_under_autocast():
+    assert precisions(changed(SETTINGS, NARROW), device("a100-40gb")) == ["bf16-mixed"]
+    assert precisions(changed(SETTINGS, NARROW), device("t4")) == ["fp16-mixed"]
+    assert len(precisions(changed(SETTINGS, NARROW | {"model.dtype": "float32"}), device("a100-40gb"))) > 1
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_every_rung_of_the_ladder_is_settings_under_deepspeed_too(zero):
+    sharded = changed(SETTINGS, {"parallel.kind": "ddp", "parallel.world_size": 2, "parallel.zero": zero})
+    rungs = {name: changed(sharded, changes) for name, changes in method_ladder(sharded, device("a100-40gb"))}
+    assert rungs["LoRA on weights in 16 bits"].has_narrow_weights
+    plain = changed(SETTINGS, dict(method_ladder(SETTINGS, device("a100-40gb")))["LoRA on weights in 16 bits"])
+    assert (plain.precision, plain.model.dtype) == ("bf16-mixed", "bfloat16")

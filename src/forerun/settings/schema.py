@@ -293,9 +293,14 @@ class Settings(PlainSection):
         return self.batch.gradient_accumulation_steps * self.parallel.data_ranks
 
     @property
+    def weights_dtype(self) -> str:
+        """Number format of weights that nothing packs."""
+        return WEIGHTS_OF[self.precision] if self.model.dtype == "auto" else self.model.dtype
+
+    @property
     def has_narrow_weights(self) -> bool:
         """Whether weights that nothing packs are in 16 bits."""
-        return (WEIGHTS_OF[self.precision] if self.model.dtype == "auto" else self.model.dtype) != "float32"
+        return self.weights_dtype != "float32"
 
     def steps_per_epoch(self, sequences: int) -> int:
         """Optimizer steps in one pass over `sequences`; the last partial accumulation is flushed, so it counts."""

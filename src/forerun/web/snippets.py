@@ -26,7 +26,6 @@ TASKS = {
     "seq2seq-lm": "SEQ_2_SEQ_LM",
 }  # fmt: skip
 """peft's kinds of task; others need none."""
-TORCH_TYPES = {"fp16-true": "float16", "bf16-true": "bfloat16"}
 
 
 class Snippet(Record):
@@ -93,7 +92,7 @@ def _sharding(settings: Settings) -> dict[str, bool]:
 def _python(library: str, config: str, arguments: Mapping[str, Any], settings: Settings, notes: Iterable[str]) -> str:
     """A file of Python: `arguments`, `model_kwargs`, `adapter` where there is one, and what it cannot say."""
     lines = [f"from {library} import {config}"]
-    model: dict[str, str] = {"dtype": repr(_dtype(settings))}
+    model: dict[str, str] = {"dtype": repr(settings.weights_dtype)}
     if settings.model.attention != "auto":
         model["attn_implementation"] = repr(settings.model.attention.partition(":")[0])
     if settings.quantization != "none":
@@ -106,11 +105,6 @@ def _python(library: str, config: str, arguments: Mapping[str, Any], settings: S
     if settings.adapter.kind == "lora":
         lines.append(f"adapter = {_call('LoraConfig', _adapter(settings))}")
     return "\n".join([*lines, *(f"# {note}" for note in [*notes, *_python_notes(settings)])]) + "\n"
-
-
-def _dtype(settings: Settings) -> str:
-    own = settings.model.dtype
-    return TORCH_TYPES.get(settings.precision, "float32") if own == "auto" else own
 
 
 def _quantization(settings: Settings) -> str:
