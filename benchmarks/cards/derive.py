@@ -67,6 +67,7 @@ def row_of(card: Mapping[str, Any], group: Mapping[str, Any], facts: Mapping[str
         "host_link_gb_per_second": _host_link(facts["bus_interface"]),
         "sm_count": facts["streaming_multiprocessors"],
         "l2_mib": facts["l2_cache_mb"],
+        **({"inline_ecc": True} if card.get("ecc") else {}),
         "boost_clock_mhz": facts["boost_clock_mhz"],
         "peak_tera": _peaks(group["rates"], capability, facts, card.get("float16_tera")),
     }

@@ -19,8 +19,9 @@ from benchmarks.priors.fit import TARGET, TENSOR_GPUS
 from benchmarks.priors.rows import chip_of, products
 
 from forerun.clock.costs import KERNEL_SECONDS
-from forerun.clock.priors import table
+from forerun.clock.priors import PriorCosts, table
 from forerun.clock.products import Array, ProductPrior
+from forerun.hardware.catalogue import device
 
 WIDTH, LEARNED, JUDGED = 1.0, 600, 1000
 LEAST = (2048, 512, 512)
@@ -56,9 +57,8 @@ def main(folder: Path) -> None:
     prior, leans = ProductPrior.read(coefficients["products"]["tensor"]), {}
     for name, rows in sorted(rows_of(folder).items()):
         chip = chip_of(name, "float8")
-        share = coefficients["elementwise"]["devices"].get(name, coefficients["elementwise"]["unseen"])[0]
         order = np.random.default_rng(0).permutation(len(rows))
-        alone = without_cast(rows, chip.bytes_per_second * share)
+        alone = without_cast(rows, chip.bytes_per_second * PriorCosts(device(name))._share())
         learned, judged = alone[order[:LEARNED]], alone[order[LEARNED : LEARNED + JUDGED]]
         lean = prior.learn(chip, products(learned, WIDTH), learned[:, 4], prior.lean[name])
         errors = [prior.seconds(chip, products(judged, WIDTH), each) / judged[:, 4] - 1 for each in (None, lean)]

@@ -105,6 +105,7 @@ def trace_of_forward(row: InferenceRow) -> Trace:
     timm = import_library("timm")
 
     def build() -> tuple[nn.Module, Callable[[], object]]:
+        timm.layers.set_fused_attn(True)  # a process that traced steps as of PyTorch 1.12 has turned it off
         layout = torch.channels_last if row.layout == "nhwc" else torch.contiguous_format
         config = timm.get_pretrained_cfg(row.model)
         is_other = bool(config and config.fixed_input_size and config.input_size[-1] != row.image_size)

@@ -1,14 +1,12 @@
 """Which measured GPU another one is like: its architecture, and what its tensor cores do in a cycle."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from forerun.hardware.catalogue import Device, devices_named
 
 HELD_BACK = frozenset({"t4", "l4", "rtx-a2000-12gb"})
-"""Measured GPUs that are an example only for boards of as few watts: theirs, 70 and 72, hold tensor cores and memory
-back. T4 and L4 reach 74 and 78 % of their bandwidth; an RTX 2060 91 %, 2080 89 %, 4090 91 %, V100 90 %, A100 94 %
-(clpeak, krrishnarraj/clpeak 82de99a, results/NVIDIA_CUDA, and its issue 106; reading alone)."""
+"""Measured GPUs that are an example only for boards of as few watts: theirs, 70 and 72, hold tensor cores back."""
 FEW_WATTS = 80
 """Power limit of a board up to which it is held back like these."""
 SAME_RATE = math.log(1.4)
@@ -37,6 +35,18 @@ def example_of(gpu: Device, names: Iterable[str], dtype: str = "float16") -> str
     """As `measured_like`, but boards that their power holds back only for their like."""
     is_held_back = gpu.board_watts is not None and gpu.board_watts <= FEW_WATTS
     return measured_like(gpu, [n for n in names if is_held_back or n == gpu.name or n not in HELD_BACK], dtype)
+
+
+def passing_memory_like(gpu: Device, names: Collection[str]) -> str | None:
+    """Name of the GPU of `names` whose measured share of bandwidth is this one's; None where there is no example.
+
+    Bits of error correction in GDDR memory are read and written beside the data: an A10G passes 467 of its 600 GB/s
+    while its memory is busy for 92 % of the time (`benchmarks/priors/copies.csv`). Boards with and without them are no
+    examples for each other.
+    """
+    if gpu.inline_ecc:
+        return gpu.name if gpu.name in names else None
+    return measured_like(gpu, [row.name for row in devices_named(names) if not row.inline_ecc], "float32")
 
 
 def rate(gpu: Device, dtype: str) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.clock import issuing, memory_kernels, recurrent
-from forerun.clock.alike import example_of, has_half_rate
+from forerun.clock.alike import example_of, has_half_rate, passing_memory_like
 from forerun.clock.attention_calls import has_diagonal, is_causal, length_and_blocks, query_of
 from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
 from forerun.clock.convolutions import CONVOLUTIONS, DENSE, ConvolutionModel, Parts
@@ -76,6 +76,9 @@ PARTITIONED = ((8, 0), (9, 0), (10, 0))
 FRESH_SHARE = 0.7
 """Share of what kernels read that was written just before; the rest, such as saved activations, comes from memory.
 Fitted to eager attention benchmarks and LoRA on an L40S, whose L2 holds 96 MiB."""
+OVERWRITTEN_SHARE = 0.5
+"""Share of what kernels write that is overwritten, in the same block of memory, before it leaves L2: the allocator
+gives out again what was freed last. Fitted to the attention benchmarks as `FRESH_SHARE` was."""
 
 
 @cache
@@ -223,13 +226,14 @@ class PriorCosts:
         return KERNEL_SECONDS + memory_kernels.memory_seconds(call, one_pass, clocks, table()["memory_kernels"])
 
     def _from_memory(self, call: Call) -> float:
-        """Bytes that pass through memory, where `FRESH_SHARE` of what a kernel reads was written just before.
+        """Bytes that pass through memory: some of what a kernel reads is in L2, some of what it writes never leaves it.
 
         While it writes its results, what was least recently used leaves L2, before the kernel has come to read it.
         """
         read = memory_kernels.bytes_read(call)
         cached_share = min(1.0, max(0.0, (self._cache_bytes() - read) / (call.bytes_written or 1)))
-        return call.bytes_written + read * (1 - FRESH_SHARE * cached_share)
+        written = call.bytes_written * (1 - OVERWRITTEN_SHARE * cached_share)
+        return written + read * (1 - FRESH_SHARE * cached_share)
 
     def _cache_bytes(self) -> float:
         """Bytes of L2 that hold different data: two partitions may both hold what both read."""
@@ -245,11 +249,14 @@ class PriorCosts:
         """Share of the bandwidth that elementwise operators reach."""
         if self.calibration is not None:
             return self.calibration.memory_bytes_per_second / self._bandwidth()
-        return self._coefficients("elementwise")[0]
+        entry = table()["elementwise"]
+        like = passing_memory_like(self.device, entry["devices"])
+        usual = entry["inline_ecc" if self.device.inline_ecc else "unseen"]
+        return (entry["devices"][like] if like else usual)[0]
 
     def _coefficients(self, kind: str) -> list[float]:
         entry = table()[kind]
-        like = example_of(self.device, entry["devices"], "float32" if kind == "elementwise" else "float16")
+        like = example_of(self.device, entry["devices"], "float16")
         return entry["devices"][like] if like else entry["unseen"]
 
     def _dtype(self, call: Call) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.clock.alike import example_of, has_half_rate, measured_like
+from forerun.clock.alike import example_of, has_half_rate, measured_like, passing_memory_like
 from forerun.hardware.catalogue import device
 
 
@@ -22,3 +22,11 @@ def test_half_rate(gpu, half):
 )
 def test_boards_that_power_holds_back_are_examples_for_their_like(gpu, like):
     assert example_of(device(gpu), ["l4", "l40s"]) == like
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like"),
+    [("a40", None), ("a10", "a10"), ("rtx-3080-ti", "rtx-3090"), ("rtx-a2000-12gb", "rtx-3090"), ("l4", None)],
+)
+def test_error_correction_in_gddr_is_another_memory(gpu, like):
+    assert passing_memory_like(device(gpu), ["a10", "rtx-3090", "l40s"]) == like

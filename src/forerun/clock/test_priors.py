@@ -125,6 +125,16 @@ def test_elementwise_is_bound_by_bandwidth():
     assert 0.75 < share < 1
 
 
+@pytest.mark.literature
+@pytest.mark.parametrize(("gpu", "gigabytes_per_second"), [("a10g", 467), ("t4", 240), ("a10", 469)])
+def test_error_correction_in_gddr_takes_a_part_of_the_bandwidth(gpu, gigabytes_per_second):
+    """PyTorch's kernels over large tensors (`benchmarks/priors/copies.py`); an A40 has what others like it reach."""
+    shares = [PriorCosts(device(name))._share() for name in ("a10", "a40", "l40s", "rtx-3090")]
+    assert max(shares[:3]) < 0.9 * shares[3]
+    call = Call("aten.add.Tensor", (), (), (), (), 0, 2 * 10**9, 10**9)
+    assert 3 / PriorCosts(device(gpu)).device_seconds(call) == pytest.approx(gigabytes_per_second, rel=0.03)
+
+
 def test_what_a_large_l2_holds_is_read_from_there():
     # An L40S keeps 96 MiB: 32 MiB read and 32 written fit, 128 and 128 do not; an RTX 3090 keeps 6 MiB.
     fits, does_not = 2**24, 2**26
@@ -134,6 +144,12 @@ def test_what_a_large_l2_holds_is_read_from_there():
     }
     assert per_byte["l40s"][0] < 0.75 * per_byte["l40s"][1]
     assert per_byte["rtx-3090"][0] == pytest.approx(per_byte["rtx-3090"][1], rel=0.1)
+
+
+def test_what_is_overwritten_in_l2_never_reaches_memory():
+    costs, written = PriorCosts(device("l40s")), 2**24
+    assert costs._from_memory(Call("aten.fill_.Scalar", (), (), (), (), 0, 0, written)) == written / 2
+    assert costs._from_memory(Call("aten.fill_.Scalar", (), (), (), (), 0, 0, 2**30)) > 0.95 * 2**30
 
 
 def test_l2_in_two_partitions_holds_half():

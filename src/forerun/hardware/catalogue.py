@@ -92,6 +92,8 @@ class Device(Record):
     """Dense peak by torch dtype name; "float16" and below accumulate in float32. A missing key: not in hardware."""
     sm_count: int | None = None
     l2_bytes: int | None = None
+    inline_ecc: bool = False
+    """Whether error correction is on as sold and its bits lie in GDDR memory itself, beside what they protect."""
     compute_capability: tuple[int, int] | None = None
     """Of NVIDIA; null for a CPU and for AMD, whose numbers of that kind mean something else."""
     attention: Literal["by-capability", "fused", "plain"] = "by-capability"
