@@ -10,6 +10,7 @@ from forerun.cli.output import print_view, with_format
 from forerun.current_work import work
 
 PRECISIONS_SCHEMA = "forerun.precisions/1"
+WordsArgument = Annotated[list[str] | None, typer.Argument(metavar="[WORDS]...", help="As --search, without quotes.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,6 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 @with_format
 def gpus(
+    words: WordsArgument = None,
     search: Annotated[
         str | None,
         typer.Option("--search", metavar="TEXT", help="Only GPUs with these words: a name, a machine of a cloud."),
@@ -30,6 +32,7 @@ def gpus(
     from forerun.hardware.catalogue import devices, searched_devices
     from forerun.report.hardware_tables import gpus_json, gpus_table
 
+    search = _words_of(words, search)
     if search is None:
         rows, note = devices(), ""
     else:
@@ -44,6 +47,7 @@ def gpus(
 
 @with_format
 def networks(
+    words: WordsArgument = None,
     search: Annotated[
         str | None, typer.Option("--search", metavar="TEXT", help="Only rows that contain TEXT: a name, cloud or GPU.")
     ] = None,
@@ -53,11 +57,17 @@ def networks(
     from forerun.network.catalogue import fabrics, networks
     from forerun.report.network_tables import networks_json, networks_view, rows_with
 
+    search = _words_of(words, search)
     between, inside = rows_with(search, networks()), rows_with(search, fabrics())
     if as_json:
         print_json(networks_json(between, inside))
     else:
         _show(networks_view(between, inside))
+
+
+def _words_of(words: list[str] | None, search: str | None) -> str | None:
+    """Words of the command line as --search takes them; both count where both are there."""
+    return " ".join([*(words or []), *([search] if search else [])]) or search
 
 
 @with_format

@@ -1,14 +1,29 @@
 """`models`: the catalogue of models; `models show NAME`: one model's sizes, sources, and what fits on which card."""
 
-from typing import Annotated
+from itertools import takewhile
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from forerun.cli.options import GpuOption, JsonOption, SetOption, complete_models, gpu_names, print_json, say_note
 from forerun.cli.output import print_view, with_format
 
 MODELS_SCHEMA, MODEL_SCHEMA = "forerun.models/1", "forerun.model/1"
-models_app = typer.Typer(help="The catalogue of models, or one of them: models show NAME.")
+
+
+class WordsOrCommand(TyperGroup):
+    """Words that are no command are searched for: `models llama` is `models --search llama`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Arguments as the group takes them."""
+        words = list(takewhile(lambda word: not word.startswith("-"), args))
+        if words and words[0] not in self.commands:
+            args = ["--search", " ".join(words), *args[len(words) :]]
+        return super().parse_args(ctx, args)
+
+
+models_app = typer.Typer(cls=WordsOrCommand, help="The catalogue of models, or one of them: models show NAME.")
 
 
 def add_to(app: typer.Typer) -> None:

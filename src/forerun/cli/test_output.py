@@ -31,6 +31,16 @@ def test_each_format_says_the_same():
     assert run(command_line(), [*words, "--format", "table"]).stdout == run(command_line(), words).stdout
 
 
+@pytest.mark.parametrize("line", ["gpus 4070 ti super", "networks efa", "models llama 3 8b --json"])
+def test_words_behind_a_list_are_searched_for(line):
+    command, *words = line.split()
+    options = [word for word in words if word.startswith("-")]
+    text = " ".join(word for word in words if word not in options)
+    said, searched = (run(command_line(), some) for some in ([command, *words], [command, "--search", text, *options]))
+    assert (said.exit_code, said.stdout) == (0, searched.stdout)
+    assert len(said.stdout) < len(run(command_line(), [command, *options]).stdout)
+
+
 def test_two_formats_are_refused():
     result = run(command_line(), ["recipes", "--json", "--format", "csv"])
     assert isinstance(result.exception, InvalidSettings)

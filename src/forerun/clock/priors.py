@@ -232,8 +232,8 @@ class PriorCosts:
         """
         read = memory_kernels.bytes_read(call)
         cached_share = min(1.0, max(0.0, (self._cache_bytes() - read) / (call.bytes_written or 1)))
-        written = call.bytes_written * (1 - OVERWRITTEN_SHARE * cached_share)
-        return written + read * (1 - FRESH_SHARE * cached_share)
+        from_results = call.bytes_written * (1 - OVERWRITTEN_SHARE * cached_share)
+        return from_results + read * (1 - FRESH_SHARE * cached_share)
 
     def _cache_bytes(self) -> float:
         """Bytes of L2 that hold different data: two partitions may both hold what both read."""

@@ -147,8 +147,8 @@ def test_what_a_large_l2_holds_is_read_from_there():
 
 
 def test_what_is_overwritten_in_l2_never_reaches_memory():
-    costs, written = PriorCosts(device("l40s")), 2**24
-    assert costs._from_memory(Call("aten.fill_.Scalar", (), (), (), (), 0, 0, written)) == written / 2
+    costs, size = PriorCosts(device("l40s")), 2**24
+    assert costs._from_memory(Call("aten.fill_.Scalar", (), (), (), (), 0, 0, size)) == size / 2
     assert costs._from_memory(Call("aten.fill_.Scalar", (), (), (), (), 0, 0, 2**30)) > 0.95 * 2**30
 
 
