@@ -1,5 +1,6 @@
 """Which tokenizer turns own texts into ids? The model's; for a model from scratch, byte pairs of the training texts.
 
+Byte pairs are learned within words of any script, digits and runs of marks (`byte_pairs.ANY_SCRIPT`).
 A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and the roles of a chat have the first ids,
 where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
 """
@@ -12,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from tokenizers import Tokenizer
 
-from forerun.data.byte_pairs import learn_byte_pairs
-from forerun.data.chat_tokens import PIECES, SPARE
+from forerun.data.byte_pairs import ANY_SCRIPT, learn_byte_pairs
+from forerun.data.chat_tokens import SPARE
 from forerun.data.word_ids import Ids, WordIds, is_word_by_word
 from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.build import config_of
@@ -107,7 +108,7 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str], rows: Sequence[s
         )
 
     def learn() -> Tokenizer:
-        return learn_byte_pairs(texts, config.vocab_size, list(special), pieces=PIECES, minimum_count=MINIMUM_COUNT)
+        return learn_byte_pairs(texts, config.vocab_size, list(special), pieces=ANY_SCRIPT, minimum_count=MINIMUM_COUNT)
 
     meaning = {"workload": settings.workload, "size": config.vocab_size, "special": list(special)}
     tokenizer = learn() if rows is None else stored_byte_pairs(rows, meaning, learn)
