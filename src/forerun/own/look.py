@@ -153,17 +153,26 @@ def _answer(label: int, facts: TaskFacts, tokenizer: Any) -> str | None:
 def token_texts(ids: Sequence[int], tokenizer: Any) -> list[str]:
     """The text that each token adds; of a letter whose bytes are several tokens, the last one adds it."""
     texts: list[str] = []
+    before: list[int] = []
     parts: list[int] = []
     for token in ids:
-        text = _decoded([*parts, token], tokenizer)
+        text = _added(before, [*parts, token], tokenizer)
         if parts and PARTIAL in text.rstrip(PARTIAL):  # what was open is no letter
             texts[-len(parts) :] = [_text(part, tokenizer) for part in parts]
             parts, text = [], _decoded([token], tokenizer)
         parts = [*parts, token] if text.endswith(PARTIAL) else []
+        before = before if parts else [token]
         texts.append("" if parts else text or _text(token, tokenizer))
     if parts:
         texts[-len(parts) :] = [_text(part, tokenizer) for part in parts]
     return texts
+
+
+def _added(before: Sequence[int], ids: Sequence[int], tokenizer: Any) -> str:
+    """What tokens add behind another one: alone, WordPiece's and SentencePiece's lose the blank before them."""
+    start = _decoded(before, tokenizer) if before else ""
+    whole = _decoded([*before, *ids], tokenizer)
+    return whole.removeprefix(start) if PARTIAL not in start and whole.startswith(start) else _decoded(ids, tokenizer)
 
 
 def _text(token: int, tokenizer: Any) -> str:

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from forerun.own.experiment import open_task
 from forerun.own.look import look_at, token_texts
@@ -123,3 +125,11 @@ def test_a_letter_of_several_tokens_is_shown_as_a_letter():
     assert (texts[0], texts[-1], len(texts)) == ("<s>", "</s>", len(ids))
     half = tokenizer("ö", add_special_tokens=False)["input_ids"][0]
     assert token_texts([half, half, *ids, half], tokenizer) == ["Ã", "Ã", *texts, "Ã"]
+
+
+def test_words_of_word_pieces_stand_apart():
+    words = ["[UNK]", "[CLS]", "like", "mike", "##s", ",", "too"]
+    inner = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", cls_token="[CLS]")
+    assert token_texts([1, 2, 3, 4, 5, 6], tokenizer) == ["[CLS]", " like", " mike", "s", ",", " too"]
