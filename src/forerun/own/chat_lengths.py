@@ -4,11 +4,10 @@ Counted as training makes samples of them, before they are cut. Where the tokeni
 a chat: characters / 4, with `TURN_TOKENS` for each message and `SYSTEM_TOKENS` where a template adds a system message.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from forerun.data.own.inspection import CHARACTERS_A_TOKEN
+from forerun.data.own.inspection import estimated_tokens
 from forerun.data.own.inspection_record import ChatCount
 from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.own.tool_calls import call_texts
@@ -87,7 +86,7 @@ def _sides(row: CanonicalRow) -> Iterator[ChatRow]:
 
 
 def _estimate(chat: ChatRow, *, is_chat: bool) -> int:
-    tokens = math.ceil(sum(map(len, (*texts_of(chat), *tools_of(chat)))) / CHARACTERS_A_TOKEN)
+    tokens = estimated_tokens("".join((*texts_of(chat), *tools_of(chat))))
     if not is_chat:
         return tokens
     has_system = chat.messages[0].role == "system"
