@@ -18,6 +18,8 @@ from forerun.settings.schema import Settings
 
 WORKLOADS = ("causal-lm", "preference")
 """Those whose rows go through a chat template."""
+LEAST = 8
+"""A length that every model has positions for."""
 TURN_TOKENS = 5
 """ChatML, as Qwen2.5 and SmolLM2 have it: `<|im_start|>`, the role, a line's end, `<|im_end|>`, a line's end."""
 SYSTEM_TOKENS = 32
@@ -44,6 +46,8 @@ def chat_lengths(settings: Settings, rows: Sequence[CanonicalRow]) -> ChatCount:
 def _count(settings: Settings, chats: Sequence[ChatRow]) -> ChatCount:
     is_chat = not all(chat.is_plain for chat in chats)
     estimates = [_estimate(chat, is_chat=is_chat) for chat in chats]
+    # chats are counted whole, and a model with fewer positions than the default length would be refused
+    settings = settings.model_copy(update={"batch": settings.batch.model_copy(update={"sequence_length": LEAST})})
     try:
         texts = (text for chat in chats for text in (*texts_of(chat), *tools_of(chat)))
         tokenizer, _ = tokenizer_of(settings, texts)
