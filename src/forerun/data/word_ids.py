@@ -1,9 +1,10 @@
 """Ids of many texts, for tokenizers that cut a text by a rule of `CUTS` and turn each word into ids on its own.
 
 The words of large data repeat, so each is handed to the tokenizer once and looked up after that: texts of 50,000
-different words go through one core at 29 MB a second, through `encode_batch_fast` of tokenizers 0.23 at 6. Byte pairs
-that Forerun learns are such tokenizers. Texts with special tokens in them, or with letters that
-Python's `re` and the tokenizer's expressions do not agree on, go through the tokenizer whole.
+different words go through one core at 29 MB a second by `PIECES`, a tenth slower by `ANY_SCRIPT`, through
+`encode_batch_fast` of tokenizers 0.23 at 6. Byte pairs that Forerun learns are such tokenizers. Texts with special
+tokens in them, or with letters that Python's `re` and the tokenizer's expressions do not agree on, go through the
+tokenizer whole.
 
 `ANY_SCRIPT` asks which letters, signs and numbers Unicode has, and Python's `re` cannot. Its words are therefore cut
 exactly where only ASCII is near, elsewhere at blanks, where the rule cuts too; it looks at nothing before a cut. A
@@ -29,13 +30,13 @@ Ids = NDArray[np.int32]
 _MARK = r"[!-/:-@\[-`{-\x7f\x00-\x08\x0e-\x1b]"
 _NOT_MORE = r"(?![^\x00-\x7f])"
 """No letter beyond ASCII follows, which could go on with a word or with marks."""
-_ENDS = (
+_WORDS = (
     r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
     rf"|(?:[ \t\x0b\x0c]|{_MARK})?[A-Za-z]++{_NOT_MORE}"
     rf"|[^\S\r\n]?[0-9]|(?: {_MARK}|{_MARK}(?![A-Za-z])){_MARK}*+{_NOT_MORE}[\r\n]*+"
     r"|\s*[\r\n]+|\s+(?!\S)|[^\S\r\n]?\S+(?:\s*[\r\n]+)?"
 )
-CUTS: dict[str, str] = {ANY_SCRIPT: _ENDS, PIECES: PIECES}
+CUTS: dict[str, str] = {ANY_SCRIPT: _WORDS, PIECES: PIECES}
 """What `by_words` cuts by → what cuts here, at some of the same places and nowhere else."""
 MOST_WORDS, MOST_LETTERS = 2**19, 2**24
 DISAGREED = "\x1c\x1d\x1e\x1f"

@@ -110,7 +110,7 @@ class WritingQueue:
         finally:
             writing.cancel()
             with anyio.CancelScope(shield=True):  # its thread goes on where its client has left; the turn ends after it
-                await _closed(iterator, step)
+                await _close(iterator, step)
             if is_late:  # after `close`, which takes any cancelled text for one that a stop text ended
                 writing.finish_reason = "length"
 
@@ -321,7 +321,7 @@ def _usage(writing: Writing) -> dict[str, int]:
     return {**counts, "total_tokens": sum(counts.values())}
 
 
-async def _closed(pieces: Iterator[str], step: "asyncio.Future[str | None] | None") -> None:
+async def _close(pieces: Iterator[str], step: "asyncio.Future[str | None] | None") -> None:
     """Close what writes, once no thread is in it."""
     if step is not None:
         await asyncio.wait([step])
