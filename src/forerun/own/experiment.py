@@ -84,11 +84,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False, run_folde
             f"data.source out, and set data.examples (training rows) and data.mean_tokens (of one)."
         )
     parts = _parts(settings)
-    token = RUN_FOLDER.set(None if run_folder is None else run_folder / ASSETS)
-    try:
-        task = TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
-    finally:
-        RUN_FOLDER.reset(token)
+    task = _open_again(settings, parts, run_folder, lengths_only=lengths_only)
     plan = task.data.plan()
     if task.assumptions:
         plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
@@ -200,6 +196,15 @@ def _save_assets(task: Task, settings: Settings, folder: Path) -> None:
     write_generation(folder, task.facts)
     if task.after is not None:
         task.after(folder)
+
+
+def _open_again(settings: Settings, parts: OwnParts, run_folder: Path | None, *, lengths_only: bool) -> Task:
+    """The task of the settings, with the tokenizer of the run in `run_folder` if it learned one by another rule."""
+    token = RUN_FOLDER.set(None if run_folder is None else run_folder / ASSETS)
+    try:
+        return TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
+    finally:
+        RUN_FOLDER.reset(token)
 
 
 def open_task(settings: Settings) -> Task:
