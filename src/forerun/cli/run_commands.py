@@ -69,7 +69,7 @@ def run(
     """Forecast, train, evaluate and verify on the device here. Exit code 4: a criterion failed."""
     use_threads(threads)
     _require_trackers(trackers)
-    _finish(_run(_open(target, _with_unsafe(overrides, is_unsafe)), resume, trackers, as_json), as_json)
+    _finish(_run(_open(target, _with_unsafe(overrides, is_unsafe), resume), resume, trackers, as_json), as_json)
 
 
 def train(
@@ -91,7 +91,7 @@ def train(
     if processes is not None and processes > 1:
         more = [word for name in trackers or [] for word in ("--log", name)] + (["--json"] if as_json else [])
         raise typer.Exit(_in_processes(target, overrides, resume, more, processes))
-    outcome = _run(_open(target, overrides), resume, trackers, as_json)
+    outcome = _run(_open(target, overrides, resume), resume, trackers, as_json)
     if as_json and outcome is not None:
         print_json(outcome.measurement)
 
@@ -290,8 +290,8 @@ def export(
     with open_ledger(ledger_url()) as ledger:
         row = ledger.run(run_id)
         content = page_content(ledger, row.id) if ledger.forecast(row.id) is not None else None
-    experiment = open_settings(in_one_process(settings_from(row.settings)))
     folder = run_folder(row)
+    experiment = open_settings(in_one_process(settings_from(row.settings)), folder)
     note = how_to_read(read_assets(folder / ASSETS)[0]) if (folder / ASSETS / FACTS).exists() else ""
     forms: list[Form] = [*(["gguf"] if gguf else []), *(["onnx"] if onnx else [])]  # the second makes weights fp32
     exported = export_run(
@@ -304,19 +304,26 @@ def export(
         print_view(*(result_table(table) for table in export_tables(exported)))
 
 
-def _open(target: str, overrides: list[str] | None) -> "Experiment":
+def _open(target: str, overrides: list[str] | None, resume: str | None = None) -> "Experiment":
     from forerun.api import resolve
+    from forerun.ledger.store import open_ledger
+    from forerun.runs.run import run_folder
 
-    return open_settings(resolve(target, overrides or ()))
+    folder = None
+    if resume is not None:
+        with open_ledger(ledger_url()) as ledger:
+            folder = run_folder(ledger.run(resume))
+    return open_settings(resolve(target, overrides or ()), folder)
 
 
-def open_settings(settings: object) -> "Experiment":
-    """The experiment (data and evaluation) of settings that name a recipe, or a generic workload and its data."""
+def open_settings(settings: object, run_folder: Path | None = None) -> "Experiment":
+    """The experiment (data and evaluation) of settings that name a recipe, or a generic workload and its data;
+    `run_folder` is that of a run that goes on or is exported."""
     from forerun.runs.registry import open_experiment
     from forerun.train.interrupt import Interrupted
 
     try:
-        return open_experiment(_require_data(settings))
+        return open_experiment(_require_data(settings), run_folder=run_folder)
     except Interrupted as stop:  # while it made a model to begin with
         typer.echo(f"{stop} The same command goes on from there.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from stop

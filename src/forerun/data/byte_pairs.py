@@ -4,6 +4,13 @@ from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+ANY_SCRIPT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Words of any script, vowel signs and accents included, and single digits: the rule of Qwen3.5's tokenizer, `qwen35`
+of llama.cpp. GPT-2's has no signs: Hindi takes 65 % more tokens with it, Thai 51 %, German 5 % (docs/log.md)."""
+
 
 def learn_byte_pairs(
     texts: Iterable[str],

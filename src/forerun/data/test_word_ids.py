@@ -6,8 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from forerun.data import word_ids
 from forerun.data.byte_pairs import learn_byte_pairs
-from forerun.data.chat_tokens import PIECES
-from forerun.data.word_ids import WordIds, is_word_by_word
+from forerun.data.word_ids import CUTS, WordIds, is_word_by_word
 
 TEXTS = [
     "the dog barks and the cat sleeps",
@@ -16,6 +15,9 @@ TEXTS = [
     "Ä <s> the",
     "a\x1cb \x1f c",
     "café 日本",
+    "it's 'stuff', he'll 've'em ''s !'s 12's 'é's",
+    "Größe1 ①2 naïve“quoted”—and\xa0so \x01!\x02a\x7f!",
+    "日本語の 文。Это  слово,\u3000\u2028x\n\n  y \n",
 ]
 
 
@@ -23,9 +25,9 @@ def fast(tokenizer):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return fast(learn_byte_pairs(TEXTS * 5, 320, ["<pad>", "<s>"], pieces=PIECES, minimum_count=2))
+@pytest.fixture(scope="module", params=CUTS, ids=["any script", "chats"])
+def tokenizer(request):
+    return fast(learn_byte_pairs(TEXTS * 5, 400, ["<pad>", "<s>"], pieces=request.param, minimum_count=2))
 
 
 def expected(tokenizer, texts):
@@ -41,8 +43,8 @@ def test_ids_are_those_of_the_tokenizer(tokenizer):
 
 
 def test_every_letter_is_cut_as_the_tokenizer_cuts_it(tokenizer):
-    letters = [chr(code) for code in range(0x3100)]  # beyond are no blanks; all 1,112,064 agreed on 2026-11-24
-    texts = [f"a{letter}b {letter} \n{letter}{letter}7" for letter in letters]
+    letters = [chr(code) for code in range(0x3100)]  # beyond are no blanks; all 1,112,064 agreed on 2026-11-28
+    texts = [f"a{letter}b {letter} \n{letter}{letter}7!{letter}.{letter}'s{letter}" for letter in letters]
     wrong = [
         text
         for text, ids, other in zip(texts, WordIds(tokenizer)(texts), expected(tokenizer, texts), strict=True)
@@ -61,7 +63,7 @@ def test_words_that_are_too_many_are_forgotten(tokenizer, monkeypatch):
 
 def test_other_tokenizers_are_told_apart(tokenizer):
     assert is_word_by_word(tokenizer)
-    assert not is_word_by_word(fast(learn_byte_pairs(TEXTS, 320, ["<pad>", "<s>"])))
+    assert not is_word_by_word(fast(learn_byte_pairs(TEXTS, 320, ["<pad>", "<s>"], pieces=r"\w+")))
     by_words = Tokenizer(models.WordLevel({"a": 0, "<s>": 1, "<pad>": 2}, unk_token="<pad>"))
     by_words.pre_tokenizer = pre_tokenizers.Whitespace()
     assert not is_word_by_word(fast(by_words))

@@ -4,11 +4,10 @@ Counted as training makes samples of them, before they are cut. Where the tokeni
 a chat: characters / 4, with `TURN_TOKENS` for each message and `SYSTEM_TOKENS` where a template adds a system message.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from forerun.data.own.inspection import CHARACTERS_A_TOKEN
+from forerun.data.own.inspection import estimated_tokens
 from forerun.data.own.inspection_record import ChatCount
 from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.own.tool_calls import call_texts
@@ -19,6 +18,8 @@ from forerun.settings.schema import Settings
 
 WORKLOADS = ("causal-lm", "preference")
 """Those whose rows go through a chat template."""
+LEAST = 8
+"""A length that every model has positions for."""
 TURN_TOKENS = 5
 """ChatML, as Qwen2.5 and SmolLM2 have it: `<|im_start|>`, the role, a line's end, `<|im_end|>`, a line's end."""
 SYSTEM_TOKENS = 32
@@ -45,6 +46,8 @@ def chat_lengths(settings: Settings, rows: Sequence[CanonicalRow]) -> ChatCount:
 def _count(settings: Settings, chats: Sequence[ChatRow]) -> ChatCount:
     is_chat = not all(chat.is_plain for chat in chats)
     estimates = [_estimate(chat, is_chat=is_chat) for chat in chats]
+    # chats are counted whole, and a model with fewer positions than the default length would be refused
+    settings = settings.model_copy(update={"batch": settings.batch.model_copy(update={"sequence_length": LEAST})})
     try:
         texts = (text for chat in chats for text in (*texts_of(chat), *tools_of(chat)))
         tokenizer, _ = tokenizer_of(settings, texts)
@@ -87,7 +90,7 @@ def _sides(row: CanonicalRow) -> Iterator[ChatRow]:
 
 
 def _estimate(chat: ChatRow, *, is_chat: bool) -> int:
-    tokens = math.ceil(sum(map(len, (*texts_of(chat), *tools_of(chat)))) / CHARACTERS_A_TOKEN)
+    tokens = estimated_tokens("".join((*texts_of(chat), *tools_of(chat))))
     if not is_chat:
         return tokens
     has_system = chat.messages[0].role == "system"

@@ -5,6 +5,7 @@ What was recognised of the data (`format`, `fields`, `labels`) and its sizes are
 needs to be used later is written into the run's folder before the first step (`facts.py`).
 """
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,7 @@ from forerun.data.sided_tokens import SidedData
 from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.forecasting.request import Generated
+from forerun.models.first_weights import is_from_scratch
 from forerun.own.classification import open_classification, scores_of_labels
 from forerun.own.embedding import RETRIEVAL_SCORES, open_embedding
 from forerun.own.facts import ASSETS, write_assets, write_generation
@@ -30,6 +32,7 @@ from forerun.own.rewriting import open_rewriting
 from forerun.own.tagging import TAG_SCORES, open_tagging
 from forerun.own.task import COST_CRITERIA, Task, criteria_of_task
 from forerun.own.token_scores import TOKEN_SCORES
+from forerun.own.tokens import RUN_FOLDER, cutting_rule
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Experiment, Judgement
 from forerun.settings.schema import Settings
@@ -64,8 +67,10 @@ FORMATS = {
 """Formats of rows that each workload can learn from, the likeliest first."""
 
 
-def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experiment:
+def load_experiment(settings: Settings, *, lengths_only: bool = False, run_folder: Path | None = None) -> Experiment:
     """Read, split and tokenise `data.source`; fill the sizes into the settings. A forecast needs lengths only.
+
+    `run_folder` is that of a run that goes on or is exported, whose own tokenizer stays.
 
     Raises:
         BadData: the rows cannot be read, or are none that the workload learns from.
@@ -79,7 +84,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False) -> Experi
             f"data.source out, and set data.examples (training rows) and data.mean_tokens (of one)."
         )
     parts = _parts(settings)
-    task = TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
+    task = _open_again(settings, parts, run_folder, lengths_only=lengths_only)
     plan = task.data.plan()
     if task.assumptions:
         plan = replace(plan, assumptions=(*plan.assumptions, *task.assumptions))
@@ -168,7 +173,17 @@ def _example_samples(task: Task) -> Sequence[TokenSample]:
 
 
 def _before(task: Task, settings: Settings, step: TrainingStep, folder: Path) -> None:
-    """Keep what is needed to use the model, and what the workload asks of the untrained model."""
+    """Keep what is needed to use the model, and what the workload asks of the untrained model.
+
+    Raises:
+        InvalidSettings: the run in `folder` was begun with a tokenizer that cuts texts otherwise.
+    """
+    rule = cutting_rule(folder / ASSETS) if is_from_scratch(settings) else None
+    if rule is not None and rule != json.loads(task.tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]:
+        raise InvalidSettings(
+            f"{folder.name}: a run goes on with the tokenizer that it began with; found one that cuts texts otherwise. "
+            f"Start a new run."
+        )
     if not is_follower():
         write_assets(folder / ASSETS, task.facts, task.tokenizer, settings)
     if task.before is not None:
@@ -181,6 +196,15 @@ def _save_assets(task: Task, settings: Settings, folder: Path) -> None:
     write_generation(folder, task.facts)
     if task.after is not None:
         task.after(folder)
+
+
+def _open_again(settings: Settings, parts: OwnParts, run_folder: Path | None, *, lengths_only: bool) -> Task:
+    """The task of the settings, with the tokenizer of the run in `run_folder` if it learned one by another rule."""
+    token = RUN_FOLDER.set(None if run_folder is None else run_folder / ASSETS)
+    try:
+        return TASKS[settings.workload](settings, parts, lengths_only=lengths_only)
+    finally:
+        RUN_FOLDER.reset(token)
 
 
 def open_task(settings: Settings) -> Task:

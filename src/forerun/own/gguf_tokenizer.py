@@ -6,11 +6,11 @@ make a third are a merge, and where merges of one token stand together; a token'
 Both are tried, so that texts do not become other tokens in silence. Bytes stand in for letters that are no token.
 
 Sources: llama.cpp, `convert_hf_to_gguf.py` (get_vocab_base, _create_vocab_sentencepiece) and `src/llama-vocab.cpp`
-(expressions of gpt-2, smollm, qwen2 and llama-bpe; llm_tokenizer_spm; tokenizer_st_partition; phi-3's rstrip);
+(expressions of gpt-2, smollm, qwen2, qwen35 and llama-bpe; llm_tokenizer_spm; tokenizer_st_partition; phi-3's rstrip);
 transformers 5.24, `generate_merges`.
 
-Not covered: Unigram, WordPiece, tokenizers that Forerun learned; a text that itself begins with a blank, before which
-transformers' `Metaspace` puts no further one, and llama.cpp does.
+Not covered: Unigram, WordPiece, byte pairs that Forerun learned before 2026-11-28 (their words were of A to Z); a text
+that itself begins with a blank, before which transformers' `Metaspace` puts no further one, and llama.cpp does.
 """
 
 import json
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forerun.data.byte_pairs import ANY_SCRIPT
 from forerun.errors import NotSupported
 from forerun.own.facts import TaskFacts
 
@@ -26,7 +27,10 @@ BLANK = "▁"
 """What stands for a blank in SentencePiece."""
 _SHORT, _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|", r"[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {f"{_SHORT}{_WORDS}\\p{{N}}{_REST}": "qwen2", f"{_SHORT}{_WORDS}\\p{{N}}{{1,3}}{_REST}": "llama-bpe"}
+SPLITS = {
+    ANY_SCRIPT: "qwen35", f"{_SHORT}{_WORDS}\\p{{N}}{_REST}": "qwen2",
+    f"{_SHORT}{_WORDS}\\p{{N}}{{1,3}}{_REST}": "llama-bpe",
+}  # fmt: skip
 """Expression that a tokenizer cuts texts by → llama.cpp's name of it."""
 SENTENCE_PIECES = "sentence-pieces"
 NORMAL, UNKNOWN, CONTROL, ADDED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -63,8 +67,7 @@ def split_rule(tokenizer: Any) -> SplitRule:
         names = ", ".join(["gpt-2", "smollm", *SPLITS.values(), "SentencePiece's byte pairs"])
         raise NotSupported(
             f"--gguf: a tokenizer of byte pairs that llama.cpp knows by name ({names}); found one that cuts texts "
-            f"otherwise, as those do that are learned from the data. Leave --gguf out, or begin with pretrained "
-            f"weights."
+            f"otherwise, as those do that Forerun learned before 2026-11-28. Leave --gguf out, or train again."
         )
     return rule
 

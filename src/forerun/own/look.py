@@ -11,6 +11,8 @@ from forerun.own.facts import TaskFacts
 from forerun.records import Record
 from forerun.settings.schema import Settings
 
+PARTIAL = "\ufffd"
+"""What bytes that are no whole letter are decoded to."""
 LABELS_OF_TOKENS = ("token-classification", "masked-lm")
 """Workloads whose labels are worth reading beside the tokens: there they are other than the next token."""
 SIDES = {
@@ -28,6 +30,7 @@ class LookedToken(Record):
 
     id: int
     text: str
+    """What it adds; a letter that several tokens make stands at the last of them, a part of none by its name."""
     is_special: bool
     carries_loss: bool
     label: str | None = None
@@ -129,9 +132,10 @@ def _side(name: str, ids: Sequence[int], labels: Sequence[int] | None, facts: Ta
     special = set(tokenizer.all_special_ids)
     # a token that is predicted from those before it is not the first
     first = int(facts.workload in ("causal-lm", "preference"))
+    texts = token_texts(ids[:size], tokenizer)
     tokens = [
         LookedToken(
-            id=token, text=_text(token, tokenizer), is_special=token in special,
+            id=token, text=texts[place], is_special=token in special,
             carries_loss=labels is not None and labels[place] != IGNORED and place >= first,
             label=_answer(labels[place], facts, tokenizer) if labels is not None else None,
         )
@@ -146,10 +150,39 @@ def _answer(label: int, facts: TaskFacts, tokenizer: Any) -> str | None:
     return facts.label_names[label] if facts.workload == "token-classification" else _text(label, tokenizer)
 
 
+def token_texts(ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """The text that each token adds; of a letter whose bytes are several tokens, the last one adds it."""
+    texts: list[str] = []
+    before: list[int] = []
+    parts: list[int] = []
+    for token in ids:
+        text = _added(before, [*parts, token], tokenizer)
+        if parts and PARTIAL in text.rstrip(PARTIAL):  # what was open is no letter
+            texts[-len(parts) :] = [_text(part, tokenizer) for part in parts]
+            parts, text = [], _decoded([token], tokenizer)
+        parts = [*parts, token] if text.endswith(PARTIAL) else []
+        before = before if parts else [token]
+        texts.append("" if parts else text or _text(token, tokenizer))
+    if parts:
+        texts[-len(parts) :] = [_text(part, tokenizer) for part in parts]
+    return texts
+
+
+def _added(before: Sequence[int], ids: Sequence[int], tokenizer: Any) -> str:
+    """What tokens add behind another one: alone, WordPiece's and SentencePiece's lose the blank before them."""
+    start = _decoded(before, tokenizer) if before else ""
+    whole = _decoded([*before, *ids], tokenizer)
+    return whole.removeprefix(start) if PARTIAL not in start and whole.startswith(start) else _decoded(ids, tokenizer)
+
+
 def _text(token: int, tokenizer: Any) -> str:
     """A token as text; a part of a character by its name in the vocabulary."""
-    text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text if text and "\ufffd" not in text else str(tokenizer.convert_ids_to_tokens(token))
+    text = _decoded([token], tokenizer)
+    return text if text and PARTIAL not in text else str(tokenizer.convert_ids_to_tokens(token))
+
+
+def _decoded(ids: Sequence[int], tokenizer: Any) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _label(value: Any, facts: TaskFacts) -> str:

@@ -28,6 +28,13 @@ def test_the_template_is_counted_as_training_counts_it():
     assert all(one > other for one, other in zip(count.lengths, plain, strict=True))
 
 
+def test_chats_are_counted_whole_whatever_the_model_has_positions_for():
+    chats = [ChatRow((QUESTION, ANSWER) * 8)]
+    few = chat_lengths(settings(config={**TINY, "n_positions": 64}), chats)
+    assert few == chat_lengths(settings(), chats)
+    assert (few.are_counted, few.lengths[0] > 64) == (True, True)
+
+
 def test_of_a_preference_the_longer_side_counts():
     rows = [PreferenceRow((QUESTION,), (ANSWER,), (Turn("assistant", "No " * 40),))]
     (length,) = chat_lengths(settings("preference"), rows).lengths

@@ -30,6 +30,8 @@ from forerun.errors import NotSupported
 from forerun.own.facts import TaskFacts
 from forerun.own.gguf_export import GGUF, side_by_side, write_gguf
 from forerun.own.gguf_tokenizer import SPLITS, split_rule
+from forerun.own.tokens import learned_tokenizer
+from forerun.settings.load import settings_from
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 SIZES = {
@@ -224,6 +226,24 @@ def test_pairs_half_a_head_apart_come_side_by_side():
 )
 def test_rules_that_llama_cpp_knows_by_name(steps, rule):
     assert split_rule(tokenizer_of(pre_tokenizers.Sequence(steps))).name == rule
+
+
+def test_a_tokenizer_that_was_learned_from_the_data(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    torch.manual_seed(0)
+    own = settings_from({"workload": "causal-lm", "name": "t", "model": {"name": "tiny-llama"}})
+    tokenizer = learned_tokenizer(own, ["one two three four, Größe: слово", "seven 7 and 12!"] * 9)
+    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, "vocab_size": 400}, rope_parameters={"rope_theta": 1e4}))
+    assert written(tmp_path, model, tokenizer, is_chat=True) < 1e-5
+    fields = {name: field.contents() for name, field in gguf.GGUFReader(tmp_path / GGUF).fields.items()}
+    assert fields["tokenizer.ggml.pre"] == "qwen35"
+    tokens = fields["tokenizer.ggml.tokens"]
+    assert [tokens.index(token) for token in ("<pad>", "<s>", "</s>")] == [
+        tokenizer.convert_tokens_to_ids(token) for token in ("<pad>", "<s>", "</s>")
+    ]
+    assert tokens[: len(tokenizer)] == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert (len(tokens), tokens[-1], fields["tokenizer.ggml.token_type"][-1]) == (400, "[PAD399]", 5)
+    assert fields["tokenizer.chat_template"] == tokenizer.chat_template
 
 
 def test_other_tokenizers_and_models_are_refused(tmp_path):

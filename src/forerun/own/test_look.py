@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from forerun.own.experiment import open_task
-from forerun.own.look import look_at
+from forerun.own.look import look_at, token_texts
+from forerun.own.tokens import learned_tokenizer
 from forerun.settings.load import settings_from
 
 
@@ -111,3 +114,22 @@ def test_a_template_that_leaves_tools_out_is_a_warning_of_the_forecast(tmp_path,
     monkeypatch.setattr("forerun.own.tokens.CHAT_TEMPLATE", plain)
     (line,) = [line for line in open_task(own).assumptions if "Tools are described" in line]
     assert "does not write them" in line
+
+
+def test_a_letter_of_several_tokens_is_shown_as_a_letter():
+    own = settings_from({"workload": "causal-lm", "name": "t", "model": {"name": "tiny-llama"}})
+    tokenizer = learned_tokenizer(own, ["no letter beyond ascii"])
+    ids = tokenizer("<s>Größe 本 😀 ok</s>", add_special_tokens=False)["input_ids"]
+    texts = token_texts(ids, tokenizer)
+    assert "".join(texts) == "<s>Größe 本 😀 ok</s>"
+    assert (texts[0], texts[-1], len(texts)) == ("<s>", "</s>", len(ids))
+    half = tokenizer("ö", add_special_tokens=False)["input_ids"][0]
+    assert token_texts([half, half, *ids, half], tokenizer) == ["Ã", "Ã", *texts, "Ã"]
+
+
+def test_words_of_word_pieces_stand_apart():
+    words = ["[UNK]", "[CLS]", "like", "mike", "##s", ",", "too"]
+    inner = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", cls_token="[CLS]")
+    assert token_texts([1, 2, 3, 4, 5, 6], tokenizer) == ["[CLS]", " like", " mike", "s", ",", " too"]

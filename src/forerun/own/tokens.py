@@ -1,19 +1,21 @@
 """Which tokenizer turns own texts into ids? The model's; for a model from scratch, byte pairs of the training texts.
 
+Byte pairs are learned within words of any script, digits and runs of marks (`byte_pairs.ANY_SCRIPT`).
 A learned tokenizer is one of transformers: `<pad>`, `<s>`, `</s>`, `<mask>` and the roles of a chat have the first ids,
 where the model's configuration does not name others. Encoders get `<s> text </s>`, and a second text with its `</s>`.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from forerun.data.byte_pairs import learn_byte_pairs
-from forerun.data.chat_tokens import PIECES, SPARE
+from forerun.data.byte_pairs import ANY_SCRIPT, by_words, learn_byte_pairs
+from forerun.data.chat_tokens import SPARE
 from forerun.data.word_ids import Ids, WordIds, is_word_by_word
 from forerun.errors import InvalidSettings, MissingExtra, UnknownModel
 from forerun.models.build import config_of
@@ -48,6 +50,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "toke
 MINIMUM_COUNT = 2
 TEXTS_AT_ONCE, LETTERS_AT_ONCE = 4096, 2**22
 GENERATING = ("causal-lm", "seq2seq-lm", "preference")
+RUN_FOLDER: ContextVar[Path | None] = ContextVar("run folder", default=None)
+"""Assets of the run that is opened again; what it learned by another rule than today's is read, not learned anew."""
 T = TypeVar("T")
 Encode = Callable[[Sequence[str]], list[Ids]]
 
@@ -66,7 +70,7 @@ def tokenizer_of(
     """
     name = settings.model.name
     if is_from_scratch(settings) and not _has_files(name):
-        return learned_tokenizer(settings, texts, rows), ()
+        return _tokenizer_from_before() or learned_tokenizer(settings, texts, rows), ()
     try:
         tokenizer = _pretrained(settings, lengths_only)
     except (UnknownModel, MissingExtra):
@@ -107,7 +111,7 @@ def learned_tokenizer(settings: Settings, texts: Iterable[str], rows: Sequence[s
         )
 
     def learn() -> Tokenizer:
-        return learn_byte_pairs(texts, config.vocab_size, list(special), pieces=PIECES, minimum_count=MINIMUM_COUNT)
+        return learn_byte_pairs(texts, config.vocab_size, list(special), pieces=ANY_SCRIPT, minimum_count=MINIMUM_COUNT)
 
     meaning = {"workload": settings.workload, "size": config.vocab_size, "special": list(special)}
     tokenizer = learn() if rows is None else stored_byte_pairs(rows, meaning, learn)
@@ -215,6 +219,23 @@ def around_texts(tokenizer: Any) -> tuple[list[int], list[int]]:
     whole = tokenizer("a")["input_ids"]
     places = [n for n in range(len(whole) - len(plain) + 1) if whole[n : n + len(plain)] == plain]
     return (whole[: places[0]], whole[places[0] + len(plain) :]) if places else ([], [])
+
+
+def cutting_rule(folder: Path) -> Any:
+    """How the tokenizer in a folder cuts texts before it looks for byte pairs; None without one."""
+    path = folder / TOKENIZER_FILES[0]
+    return json.loads(path.read_text(encoding="utf-8"))["pre_tokenizer"] if path.exists() else None
+
+
+def _tokenizer_from_before() -> Any:
+    """The tokenizer of the run that is opened again, if it was learned by another rule."""
+    from transformers import AutoTokenizer
+
+    folder = RUN_FOLDER.get()
+    rule = None if folder is None else cutting_rule(folder)
+    if rule is None or rule == json.loads(by_words(ANY_SCRIPT).__getstate__()):
+        return None
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _has_files(name: str) -> bool:

@@ -19,6 +19,8 @@ def inspection_tables(inspection: Inspection, title: str) -> RenderableType:
     head = Text(f"{title}: {i.rows:,} rows; {parts}", style="bold")
     languages = ", ".join(f"{name} {count / i.sample:.0%}" for name, count in list(i.languages.items())[:5])
     how = "counted by the tokenizer" if i.are_tokens_counted else f"characters / {i.characters_per_token:g}"
+    if not i.are_tokens_counted and i.tokens.mean > 1.05 * i.characters.mean / i.characters_per_token + 1:
+        how += ", more of Chinese, Japanese and Korean"
     how += ", with those of the chat template" if i.has_template_tokens else ""
     lines = [
         Text(f"Language, by stop words, scripts and code's punctuation of {i.sample:,} rows: {languages}"),

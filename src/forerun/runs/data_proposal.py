@@ -166,7 +166,7 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     """How rows are read, and what about it is not certain."""
     questions = []
     if not best.is_certain:
-        others = tuple(f"format: {p.format}, fields: {_inline(dict(p.fields))} ({p.reason})" for p in proposals[1:4])
+        others = tuple(_alternative(p, best, rows) for p in proposals[1:4])
         default = f"format: {best.format}, fields: {_inline(dict(best.fields))}"
         text = f"what are the rows? By the columns alone: {best.reason}"
         questions.append(DataQuestion("data.format", text, default, others))
@@ -183,6 +183,16 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
         text = f"what does {column} hold? {guess.reason} `one` class a row, `several`, or a `number` to estimate."
         questions.append(DataQuestion("data.labels", text, guess.kind, others))
     return RowLayout(best.format, best.fields, guess.kind, separator), questions
+
+
+def _alternative(proposal: Proposal, best: Proposal, rows: Sequence[Row]) -> str:
+    """Settings of another reading of the rows, `labels` among them where the default has other ones."""
+    ours, other = (p.fields.get("label") for p in (best, proposal))
+    labels = ""
+    if ours is not None and other is not None:
+        kinds = [label_kind([value_at(row, column) for row in rows], "|", column).kind for column in (ours, other)]
+        labels = f", labels: {kinds[1]}" if kinds[0] != kinds[1] else ""
+    return f"format: {proposal.format}, fields: {_inline(dict(proposal.fields))}{labels} ({proposal.reason})"
 
 
 def _inspect(

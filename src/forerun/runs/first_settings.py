@@ -71,6 +71,8 @@ class Candidate:
     """Least memory of a GPU that it is proposed for; 0 also on a CPU."""
     languages: str
     """`English`, `code` or `any`."""
+    knows: str = ""
+    """The only language of its training texts, though its tokenizer has bytes for any."""
     fills_masks: bool = True
     """Encoder: whether its weights have the head that names hidden words."""
 
@@ -86,7 +88,7 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
         Candidate("qwen2.5-7b", 7_615_616_512, 4096, 40, "any"),
         Candidate("qwen2.5-1.5b", 1_543_714_304, 4096, 12, "any"),
         Candidate("qwen2.5-0.5b", 494_032_768, 4096, 6, "any"),
-        Candidate("smollm2-135m", 134_515_008, 2048, 0, "any"),
+        Candidate("smollm2-135m", 134_515_008, 2048, 0, "any", knows="English"),
     ),
     "seq2seq": (Candidate("t5-base", 222_903_552, 512, 12, "any"), Candidate("t5-small", 60_506_624, 512, 0, "any")),
 }
@@ -110,7 +112,8 @@ def choose_model(
     best = fitting[0] if fitting else None
     if here is None:
         if best is None:
-            return _from_scratch(kind, inspection, "")
+            why = f"since init knows no pretrained model on {device.name} for texts like these"
+            return _from_scratch(kind, inspection, "", why)
         better = f"{best.name}, when online or with its wheel or files here"
         shipped = next((candidate.name for candidate in fitting if is_smollm2(candidate.name)), None)
         if shipped is not None and (missing := missing_reader()):
@@ -121,6 +124,8 @@ def choose_model(
     reason = (
         f"{where} pretrained model for {workload} on {device.name} that init knows ({here.parameters / MEGA:,.0f} M)"
     )
+    if here.knows and language == "any":
+        reason += f"; it learned from texts in {here.knows}, which these are not"
     needs_head, why = new_head(here.name, workload)
     return ModelChoice(here.name, {}, here.parameters, here.longest, reason + why, better, needs_head=needs_head)
 
@@ -223,7 +228,9 @@ def _rate(choice: ModelChoice, adapts: bool) -> tuple[float, str]:
     return (1e-4, "usual for small pretrained models") if choice.parameters < 5e7 else (2e-5, "usual for fine-tuning")
 
 
-def _from_scratch(kind: str, inspection: Inspection, better: str) -> ModelChoice:
+def _from_scratch(
+    kind: str, inspection: Inspection, better: str, why: str = "since no pretrained model is here"
+) -> ModelChoice:
     tokens = inspection.tokens.mean * inspection.rows
     _, width, blocks, vocabulary = next(size for size in reversed(SCRATCH_SIZES) if tokens >= size[0])
     longest = 1024 if kind == "decoder" else 512
@@ -243,7 +250,7 @@ def _from_scratch(kind: str, inspection: Inspection, better: str) -> ModelChoice
     }[kind]  # fmt: skip
     name = {"encoder": "tiny-bert", "decoder": "tiny-gpt2", "seq2seq": "tiny-t5"}[kind]
     parameters = blocks * 12 * width**2 * (2 if kind == "seq2seq" else 1) + vocabulary * width
-    reason = f"from scratch, since no pretrained model is here: sized for some {tokens:,.0f} tokens of text"
+    reason = f"from scratch, {why}: sized for some {tokens:,.0f} tokens of text"
     return ModelChoice(name, config, parameters, longest, reason, better, is_from_scratch=True)
 
 

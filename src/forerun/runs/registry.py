@@ -69,15 +69,18 @@ def trains_own_data(settings: Settings) -> bool:
     return settings.workload in GENERIC and settings.data.source is not None
 
 
-def open_experiment(settings: Settings, *, lengths_only: bool = False) -> Experiment:
+def open_experiment(settings: Settings, *, lengths_only: bool = False, run_folder: Path | None = None) -> Experiment:
     """The experiment of settings that name a recipe, or a generic workload and its data.
+
+    `run_folder` is that of a run on own data that goes on or is exported.
 
     Raises:
         RecipeNotFound: they name neither.
     """
     with work(f"preparing the data of {settings.name}"):
         if trains_own_data(settings):
-            return importlib.import_module(OWN_DATA).load_experiment(settings, lengths_only=lengths_only)
+            own = importlib.import_module(OWN_DATA)
+            return own.load_experiment(settings, lengths_only=lengths_only, run_folder=run_folder)
         return load_recipe(settings.workload).load_experiment(settings, lengths_only=lengths_only)
 
 

@@ -78,6 +78,13 @@ def test_rows_that_could_be_two_things_are_a_question(tmp_path):
     assert "or: format: pairs, fields: {anchor: question, positive: answer}" in written
 
 
+def test_another_label_column_comes_with_what_it_holds(tmp_path):
+    rows = [{"Title": text(n), "Tags": [["a"], ["a", "b"]][n % 2], "Score": n - 9} for n in range(120)]
+    (question,) = proposal_of(tmp_path, rows).questions
+    assert question.default == "format: labelled, fields: {text: Title, label: Score}"
+    assert question.others[0].startswith("format: labelled, fields: {text: Title, label: Tags}, labels: several (")
+
+
 def test_a_task_decides(tmp_path):
     proposal = proposal_of(tmp_path, LABELLED, task="masked-lm")
     assert (proposal.content["workload"], proposal.content["data"]["format"]) == ("masked-lm", "text")

@@ -58,6 +58,16 @@ def test_texts_in_other_languages_get_a_model_that_reads_them(tmp_path):
         choose_model("sequence-classification", inspection, A100, can_be_had=lambda name: True).name
         == "xlm-roberta-base"
     )
+    choice = choose_model("sequence-classification", inspection, CPU, can_be_had=lambda name: True)
+    assert choice.is_from_scratch
+    assert "no pretrained model on cpu for texts like these" in choice.reason
+
+
+def test_a_model_of_english_says_so_to_other_texts(tmp_path):
+    for text, says in (("Мама мыла раму и пела песню", True), ("the man of the film is in it", False)):
+        choice = choose_model("causal-lm", look(tmp_path, text), CPU, can_be_had=lambda name: True)
+        assert choice.name == "smollm2-135m"
+        assert ("texts in English, which these are not" in choice.reason) == says
 
 
 @pytest.mark.parametrize(("rows", "size", "epochs"), [(60, 6, 20), (384, 16, 9), (1700, 16, 3), (8000, 32, 3)])

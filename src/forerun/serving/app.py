@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import anyio
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -98,15 +99,18 @@ class WritingQueue:
     async def pieces(self, writing: Writing) -> AsyncGenerator[str]:
         """Pieces of a text without blocking the loop; the model stops when nobody reads on, or the time is up."""
         iterator, until, is_late = iter(writing), time.monotonic() + self.limits.seconds, False
+        step: asyncio.Future[str | None] | None = None
         try:
-            while not is_late and (piece := await asyncio.to_thread(_next_piece, iterator)) is not None:
+            while not is_late:
+                step = asyncio.ensure_future(asyncio.to_thread(_next_piece, iterator))
+                if (piece := await asyncio.shield(step)) is None:
+                    break
                 yield piece
                 is_late = time.monotonic() > until
         finally:
             writing.cancel()
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                await asyncio.shield(asyncio.to_thread(close))
+            with anyio.CancelScope(shield=True):  # its thread goes on where its client has left; the turn ends after it
+                await _close(iterator, step)
             if is_late:  # after `close`, which takes any cancelled text for one that a stop text ended
                 writing.finish_reason = "length"
 
@@ -274,9 +278,9 @@ async def _streamed(
 
     async def events() -> AsyncIterator[str]:
         try:
-            async with queue.turn():
+            async with queue.turn(), contextlib.aclosing(queue.pieces(writing)) as pieces:
                 yield _event({**head, "choices": [piece_of(None, None)]})
-                pieces, rest = queue.pieces(writing), []
+                rest: list[str] = []
                 async for piece in reader.before_calls(pieces, rest) if tools else pieces:
                     if piece:
                         yield _event({**head, "choices": [piece_of(piece, None)]})
@@ -315,6 +319,15 @@ def _event(content: Mapping[str, Any]) -> str:
 def _usage(writing: Writing) -> dict[str, int]:
     counts = {"prompt_tokens": writing.prompt_tokens, "completion_tokens": writing.new_tokens}
     return {**counts, "total_tokens": sum(counts.values())}
+
+
+async def _close(pieces: Iterator[str], step: "asyncio.Future[str | None] | None") -> None:
+    """Close what writes, once no thread is in it."""
+    if step is not None:
+        await asyncio.wait([step])
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        await asyncio.to_thread(close)
 
 
 def _next_piece(pieces: Iterator[str]) -> str | None:

@@ -23,6 +23,8 @@ UNSEEN = " \t\r\n\xa0\u2028\u2029\u3000\u200b\u200c\u200d\u2060\ufeff"
 """Characters that show nothing; `str.strip` leaves those of no width."""
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
 """A number as much of Europe writes it; three digits behind a comma could be thousands."""
+GROUPED = re.compile(r"\s*[+-]?\d{1,3}(?:(?:\.\d{3})+,|(?:,\d{3})+\.|(?:[ \xa0\u202f'\u2019]\d{3})+[.,])\d+\s*")
+"""A number with marks between thousands and another one before its fraction: 1.180,31 and 1,180.31, 1 180,31."""
 NUMBER_WORDS = {"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"}
 EMPTY_WORDS = {"nan", "<na>", "#n/a", "#na"}
 """Words that programs write for an empty cell (pandas, R, Excel): no label is called so."""
@@ -136,14 +138,20 @@ def number_of(value: Any) -> float | None:
         return None
     if isinstance(value, int | float):
         return float(value) if abs(value) <= sys.float_info.max else None
-    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
-        return float(value.replace(",", "."))
     if isinstance(value, str) and value.strip().lower() not in NUMBER_WORDS and "_" not in value:
         try:
-            return float(value)
+            return float(plain_number(value))
         except ValueError:
             return None
     return None
+
+
+def plain_number(text: str) -> str:
+    """The text with a point before the fraction and no thousands apart, if it is a number of one reading."""
+    if GROUPED.fullmatch(text):
+        *groups, fraction = re.split(r"[.,]", text)
+        return f"{re.sub(r'[^0-9+-]', '', ''.join(groups))}.{fraction}"
+    return text.replace(",", ".") if DECIMAL_COMMA.fullmatch(text) else text
 
 
 def columns_of(rows: Iterable[Row]) -> dict[str, Column]:

@@ -28,6 +28,7 @@ from forerun.data.own.value_formats import (
     is_text_of_digits,
     labelled_by_values,
     labels_beside,
+    lists_beside,
     one_text_after_another,
     other_text,
     tagged_by_values,
@@ -112,7 +113,7 @@ def _with_alternatives(
     if best.format == "text" and best.weight == VALUES and "prompt-completion" in formats:
         proposals += one_text_after_another(columns, best.fields["text"])
     if best.format == "labelled":
-        proposals[1:1] = with_pair(columns, best)
+        proposals[1:1] = [*with_pair(columns, best), *lists_beside(columns, best)]
     return proposals
 
 

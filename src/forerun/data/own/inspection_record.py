@@ -69,7 +69,7 @@ class Inspection(Record):
     tokens: Histogram
     characters_per_token: float
     are_tokens_counted: bool
-    """Whether a tokenizer counted them on the sample; else they are characters divided by `CHARACTERS_A_TOKEN`."""
+    """Whether a tokenizer counted them on the sample; else `estimated_tokens` of the characters."""
     has_template_tokens: bool = False
     """Whether what a chat template writes around the messages is among the tokens."""
     samples_a_row: float = 1.0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forerun.data.own.columns import is_empty, number_of, numbers_of, says_nothing
+from forerun.data.own.columns import is_empty, number_of, numbers_of, plain_number, says_nothing
 
 LabelKind = Literal["one", "several", "number"]
 SCALE = 20
@@ -74,7 +74,7 @@ def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:
         parts = value if isinstance(value, list | tuple) else str(value).split(separator) if separator else [value]
         return tuple(sorted({label_name(part) for part in parts if not is_empty(part)}))
     if kind == "number" and isinstance(value, str):
-        value = value.replace(",", ".")
+        value = plain_number(value)
     return (label_name(value),)
 
 

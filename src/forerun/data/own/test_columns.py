@@ -5,6 +5,9 @@ from forerun.data.own.columns import columns_of, is_empty, number_of, value_at
 
 def test_numbers_with_a_decimal_comma_are_numbers():
     assert [number_of(text) for text in ("3,5", "-0,25", " 12,0001 ")] == [3.5, -0.25, 12.0001]
+    grouped = ("1.180,31", "1,180.31", "-1.234.567,8", "1 180,31", "1\xa0180,5", "1'180.31", "+12\u2019000.0")
+    assert [number_of(text) for text in grouped] == [1180.31, 1180.31, -1234567.8, 1180.31, 1180.5, 1180.31, 12000.0]
+    assert [number_of(text) for text in ("1.18,31", "1,180,31", "1.180.31", "1 18,3", "1234.567,8")] == [None] * 5
     assert [number_of(text) for text in ("1,234", "1,2,3", "a,1", ",5")] == [None] * 4
 
 

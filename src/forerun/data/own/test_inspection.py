@@ -5,7 +5,7 @@ import pytest
 
 from forerun.data.own.findings import findings_of
 from forerun.data.own.formats import RowLayout, layout_of
-from forerun.data.own.inspection import inspect
+from forerun.data.own.inspection import estimated_tokens, inspect
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import keyed_rows, split_rows
@@ -93,6 +93,12 @@ def test_allowed_repairs_are_counted(tmp_path):
     inspection = look(tmp_path, rows, repair=["empty-texts", "missing-labels"], labels="one")
     assert inspection.repairs == {"empty-texts": 1, "missing-labels": 1}
     assert inspection.rows == 400
+
+
+def test_letters_of_chinese_are_more_tokens_than_those_of_latin():
+    assert estimated_tokens("a" * 40) == estimated_tokens("ö" * 40) == 10
+    assert estimated_tokens("日本한글" * 10) == 27
+    assert estimated_tokens("") == 0
 
 
 def test_counted_tokens_take_the_place_of_estimates(tmp_path):

@@ -14,6 +14,7 @@ CASES = {
     "counts": (list(range(3, 300, 7)), "number", True),
     "measures": ([n / 7 for n in range(40)], "number", True),
     "measures with a decimal comma": ([f"{n},5" for n in range(40)], "number", True),
+    "measures with thousands apart": ([f"1.{n:03},5" for n in range(40)], "number", True),
     "measures with holes": (["nan", "n/a", "inf", *(str(n / 7) for n in range(40))], "number", True),
     "class numbers and a name": (["0", "1", "2", "none"], "one", True),
     "few fractions": ([0.5, 1.0, 1.5], "number", False),

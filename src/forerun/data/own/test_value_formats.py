@@ -105,6 +105,15 @@ def test_the_only_column_of_lists_is_the_label_among_columns_of_unknown_names():
     assert first(more)[:2] == ("text", {"text": "notiz"})
 
 
+def test_lists_beside_a_number_that_could_be_the_label_are_asked_about():
+    tags = [["sql"], ["git", "sql"], []]
+    rows = table(Title=lambda n: TEXTS[n], Tags=lambda n: tags[n % 3], Score=lambda n: n - 3)
+    best, *others = recognise(rows)
+    assert (dict(best.fields), best.is_certain) == ({"text": "Title", "label": "Score"}, False)
+    assert [dict(p.fields) for p in others if p.format == "labelled"] == [{"text": "Title", "label": "Tags"}]
+    assert recognise([{**row, "label": row.pop("Score")} for row in rows])[0].is_certain
+
+
 def test_sentences_with_a_tag_for_each_word_under_names_that_nobody_knows():
     rows = table(
         Satz=lambda n: f"Herr Weiß zog {'nach Köln ' * (n % 3)}um", Marken=lambda n: f"O B-PER O {'O B-LOC ' * (n % 3)}O"

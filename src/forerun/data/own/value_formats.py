@@ -80,6 +80,18 @@ def with_pair(columns: Mapping[str, Column], proposal: Proposal) -> list[Proposa
     return [Proposal("labelled", fields, proposal.workload, False, reason, VALUES)]
 
 
+def lists_beside(columns: Mapping[str, Column], proposal: Proposal) -> list[Proposal]:
+    """The only column of lists that come again, beside a number that is a label by another name than `label`."""
+    lists = [c for c in columns.values() if c.kind == "texts" and _has_classes(c)]
+    label = columns.get(proposal.fields["label"])
+    is_sure = label is None or label.kind != "number" or label.name.lower() == ALIASES["label"][0]
+    if is_sure or len(lists) != 1:
+        return []
+    reason = f"{lists[0].name} holds lists, {lists[0].distinct} different ones."
+    fields = {**proposal.fields, "label": lists[0].name}
+    return [Proposal("labelled", fields, proposal.workload, False, reason, proposal.weight)]
+
+
 def one_text_after_another(columns: Mapping[str, Column], first: str) -> list[Proposal]:
     """A text and another one, which may be the answer to it."""
     other = other_text(columns, {"text": first})
