@@ -172,7 +172,7 @@ def names(_: Path) -> Rows:
 
 WRITERS: dict[str, Callable[[Path], Rows]] = {
     "questions": questions, "constructs": built, "years": years, "clones": same_task, "tongues": tongues,
-    "names": names,    "marks": marks, "speech": speech, "code chat": code_chat, "hidden": hidden, "sounds": sounds,
+    "names": names, "marks": marks, "speech": speech, "code chat": code_chat, "hidden": hidden, "sounds": sounds,
     "programs": programs, "code search": code_search,
 }  # fmt: skip
 """Set → what makes its rows of the folder of data."""

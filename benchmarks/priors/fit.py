@@ -22,7 +22,6 @@ from benchmarks.priors.rows import chip_of, products, some
 from scipy.optimize import minimize
 
 import forerun.clock
-from forerun.clock.alike import HELD_BACK
 from forerun.clock.products import (
     LEANINGS,
     LIMIT,
@@ -325,8 +324,8 @@ def elementwise(folder: Path) -> dict[str, Any]:
         coefficients, error = fit_few(seconds, r[:, 1], [0.85, 4.0])
         devices[name] = np.round(coefficients, 4).tolist()
         print(f"elementwise {name:20} {len(r):6} rows {error:6.1%} {devices[name]}")
-    middle = np.exp(np.mean(np.log([values for name, values in devices.items() if name not in HELD_BACK]), axis=0))
-    return {"devices": devices, "unseen": np.round(middle, 4).tolist()}
+    usual = [values for name, values in devices.items() if not device(name).inline_ecc]
+    return {"devices": devices, "unseen": np.round(np.exp(np.mean(np.log(usual), axis=0)), 4).tolist()}
 
 
 def main() -> None:
