@@ -80,7 +80,7 @@ def as_run(row: dict[str, Any], gpu: Device) -> dict[str, Any]:
         PROGRAMS[row["program"]], **{name: value for name, value in row["settings"].items() if name != "cuda"}
     )
     trace = trace_program(build, gpu, TRUTH.get(row["program"]))
-    costs = PriorCosts(gpu, tf32=trace.tf32, world_size=trace.world_size)
+    costs = PriorCosts.of(trace, gpu, world_size=trace.world_size)
     card, clock = replay_on_card(trace, gpu), replay_clock(trace, costs)
     group = group_of(trace, costs, PROGRAM)
     step = step_range(clock.seconds, group, host_shares([(trace, clock)], costs))

@@ -186,7 +186,9 @@ class Trace:
     compute_dtype: str = "float32"
     """Dtype of the step's matrix products, whose peak mfu is measured against."""
     tf32: bool = False
-    """fp32 matrix products run on TF32 tensor cores."""
+    """fp32 matrix products may run on TF32 tensor cores: `torch.backends.cuda.matmul.allow_tf32`."""
+    tf32_convolutions: bool = True
+    """fp32 convolutions may: `torch.backends.cudnn.allow_tf32`."""
     is_deterministic: bool = False
     """`torch.use_deterministic_algorithms` is on."""
     tries_algorithms: bool = False

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.clock import issuing, memory_kernels, recurrent
+from forerun.clock.alignment import unaligned_seconds
 from forerun.clock.alike import example_of, has_half_rate, passing_memory_like
 from forerun.clock.attention_calls import has_diagonal, is_causal, length_and_blocks, query_of
 from forerun.clock.between_ranks import STREAMING_BLOCKS, Job, between_cards, job_of
@@ -38,7 +39,7 @@ from forerun.hardware.catalogue import REAL_DTYPES, Device
 from forerun.network.algorithms import Kind, Layout
 from forerun.network.catalogue import Network
 from forerun.network.collective import CollectivePrice
-from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, CARD_BYTES, HOST_BYTES, Call, TensorSpec
+from forerun.trace import BESIDE_HOST, BETWEEN_RANKS, CARD_BYTES, HOST_BYTES, Call, TensorSpec, Trace
 from forerun.units import GIGA, MICRO
 
 OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
@@ -98,6 +99,7 @@ class PriorCosts:
 
     device: Device
     tf32: bool = False
+    tf32_convolutions: bool = True
     world_size: int = 1
     calibration: DeviceCalibration | None = None
     """Measurements of this very device; its products, copies and host time replace what was fitted to others."""
@@ -106,6 +108,11 @@ class PriorCosts:
     """The machines of several ranks; None takes those that are usual for the GPU."""
     _seconds_by_call: dict[Call, float] = field(default_factory=dict, compare=False)
     _leans: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, trace: Trace, device: Device, **more: Any) -> "PriorCosts":
+        """Costs of a GPU for a program as it set PyTorch's switches; `more` are the other fields."""
+        return cls(device, tf32=trace.tf32, tf32_convolutions=trace.tf32_convolutions, **more)
 
     @property
     def evidence(self) -> str:
@@ -262,7 +269,7 @@ class PriorCosts:
     def _dtype(self, call: Call) -> str:
         dtype = factors_dtype(call)
         dtype = REAL_DTYPES.get(dtype, dtype)
-        return "tfloat32" if dtype == "float32" and self.tf32 else dtype
+        return self.device.product_dtype(dtype, tf32=self.tf32)
 
     def _product(self, call: Call, operator: str) -> float:
         left, right = (call.arguments[i] for i in OPERANDS[operator])
@@ -272,7 +279,8 @@ class PriorCosts:
         dtype = str(REAL_DTYPES.get(left.dtype, left.dtype))  # a sum may be wider than its factors
         if dtype != left.dtype:  # as a real product of matrices whose rows hold both parts
             m, k, width = 2 * m, 2 * k, width / 2
-        return self._products((batch, m, n, k), "tfloat32" if dtype == "float32" and self.tf32 else dtype, width)
+        seconds = self._products((batch, m, n, k), self.device.product_dtype(dtype, tf32=self.tf32), width)
+        return max(seconds, unaligned_seconds(call, (left, right, *call.outputs), self.device))
 
     def _products(self, shape: tuple[int, ...], dtype: str, width: float | None = None) -> float:
         """Seconds of a batch of m × k by k × n; `width` is the bytes of a value where they are not those of `dtype`."""
@@ -289,10 +297,9 @@ class PriorCosts:
         return dtype != "float32" and self.device.has_tensor_cores
 
     def _convolution_dtype(self, call: Call) -> str:
-        """TF32 in place of fp32 where the GPU has it: `torch.backends.cudnn.allow_tf32` is on unless it is set."""
-        dtype = self._dtype(call)
-        has_tf32 = "tfloat32" in self.device.peak_flops_per_second
-        return "tfloat32" if dtype == "float32" and has_tf32 else dtype
+        """By cuDNN's own switch, which is on unless it is set."""
+        dtype = factors_dtype(call)
+        return self.device.product_dtype(REAL_DTYPES.get(dtype, dtype), tf32=self.tf32_convolutions)
 
     def convolutions(self, dtype: str) -> ConvolutionModel:
         """The model of convolutions in `dtype` on this GPU."""

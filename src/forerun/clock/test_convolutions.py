@@ -161,6 +161,9 @@ def test_fp32_runs_on_tensor_cores_where_there_is_tf32():
     assert call.flops / seconds(call) > 1.3 * 0.5 * GPU.peak("float32") * 0.5
     assert call.flops / seconds(call, PriorCosts(turing)) < 1.05 * turing.peak("float32")
     assert seconds(forward(dtype="float16")) < seconds(call)
+    a100 = device("a100-40gb")
+    assert seconds(call, PriorCosts(a100, tf32_convolutions=False)) > 1.5 * seconds(call, PriorCosts(a100))
+    assert seconds(call, PriorCosts(turing)) == seconds(call, PriorCosts(turing, tf32_convolutions=False))
 
 
 TOO_FAST = {"rtx-4090-d": "its 114 multiprocessors fill whole waves here: 5 % faster than an RTX 4090, which has 128"}

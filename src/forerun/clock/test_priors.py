@@ -171,6 +171,15 @@ def test_tf32_uses_tensor_cores():
     assert PriorCosts(A100, tf32=True).device_seconds(call) < PriorCosts(A100).device_seconds(call)
 
 
+@pytest.mark.parametrize("gpu", ["t4", "v100-16gb", "gtx-1080-ti"])
+@pytest.mark.parametrize("name", ["mm", "addmm"])
+def test_a_gpu_without_tf32_ignores_the_switch(gpu, name):
+    call = product(1024, dtype="float32", width=4)
+    if name == "addmm":
+        call = dataclasses.replace(call, name="aten.addmm.default", arguments=(call.outputs[0], *call.arguments))
+    assert PriorCosts(device(gpu), tf32=True).device_seconds(call) == PriorCosts(device(gpu)).device_seconds(call)
+
+
 def test_a_dtype_without_peak_is_refused():
     with pytest.raises(MissingPeak, match="bfloat16"):
         PriorCosts(device("t4")).device_seconds(product(512))

@@ -98,7 +98,8 @@ def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
 def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
     """Products in fp32 on a card whose tensor cores could take them."""
     cores = "tfloat32" if "tfloat32" in device.peak_flops_per_second else "float16"
-    if trace.tf32 or cores not in device.peak_flops_per_second:
+    is_on_cores = device.product_dtype("float32", tf32=trace.tf32) != "float32"
+    if is_on_cores or cores not in device.peak_flops_per_second:
         return None
     share, line, seconds = _products_in("float32", trace, watcher, device)
     if share < FP32_SHARE:
@@ -129,7 +130,7 @@ def _products_in(dtype: str, trace: Trace, watcher: StepWatcher, device: Device)
     """Share of a step's arithmetic with all operands in `dtype`, the line with most of its time, and its seconds."""
     if len(watcher.spans) < 2:
         return 0.0, "", 0.0
-    span, costs = watcher.spans[-1], PriorCosts(device)
+    span, costs = watcher.spans[-1], PriorCosts.of(trace, device)
     seconds: dict[str, float] = defaultdict(float)
     flops = own = 0
     for kind, index in trace.events[span.begin : span.end]:
@@ -148,7 +149,7 @@ def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFi
     """Waits of the host, after which the device has to wait until the host has launched something again."""
     if len(watcher.spans) < 2:
         return None
-    span, costs = watcher.spans[-1], PriorCosts(device, tf32=trace.tf32)
+    span, costs = watcher.spans[-1], PriorCosts.of(trace, device)
     step = trace.part(span.begin, span.end)
     lines = Counter(
         trace.lines.get(index, "")
@@ -176,7 +177,7 @@ def _host_work(trace: Trace, watcher: StepWatcher, device: Device, step_seconds:
     """Batches that the program makes on the host between its kernels; what offloading does there is no fault."""
     if len(watcher.spans) < 2:
         return None
-    span, costs = watcher.spans[-1], PriorCosts(device)
+    span, costs = watcher.spans[-1], PriorCosts.of(trace, device)
     lines: dict[str, float] = defaultdict(float)
     for kind, index in trace.events[span.begin : span.end]:
         op = trace.ops[index] if kind == OP else None

@@ -205,10 +205,8 @@ def forecast_run(
     by_card = [reading.replay(part.on_card(number), device) for number in range(trace.cards)]
     memory = max(by_card, key=lambda each: each.device_bytes.expected)
     trace.gpus_per_machine, trace.network = reading.gpus_per_machine, reading.network
-    costs = PriorCosts(
-        device, tf32=trace.tf32, world_size=world_size, calibration=reading.calibration,
-        job=job_of_trace(device, trace),
-    )  # fmt: skip
+    job = job_of_trace(device, trace)
+    costs = PriorCosts.of(trace, device, world_size=world_size, calibration=reading.calibration, job=job)
     steps = _step_times(trace, watcher, costs, reading.step_weights)
     length, earlier = _length(watcher, total_steps), earlier_loops(trace, watcher, costs)
     rests = rest_times(trace, watcher.loop, length, costs, mean_seconds(steps))
@@ -325,8 +323,7 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
     hosts = host_shares([(last, replay_clock(last, costs))], costs)
     model_flops = statistics.fmean(step.model_flops for step in steps)
     phases = {name: statistics.fmean(getattr(step.phases, name) for step in steps) for name in StepPhases.model_fields}
-    dtype = _format_of_products(last)
-    dtype = "tfloat32" if dtype == "float32" and trace.tf32 else dtype
+    dtype = device.product_dtype(_format_of_products(last), tf32=trace.tf32)
     return StepForecast(
         seconds=step_range(seconds, group_of(trace, costs, PROGRAM), hosts),
         phases=StepPhases(**phases),

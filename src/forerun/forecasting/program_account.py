@@ -48,7 +48,7 @@ class ProgramAccount:
     def spans(self) -> list[OperatorSpan]:
         """When each operator was issued and ran."""
         job = job_of_trace(self.device, self.trace)
-        costs = PriorCosts(self.device, tf32=self.trace.tf32, world_size=self.trace.world_size, job=job)
+        costs = PriorCosts.of(self.trace, self.device, world_size=self.trace.world_size, job=job)
         return operator_spans(self.trace, costs)
 
     @cached_property

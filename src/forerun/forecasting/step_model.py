@@ -248,10 +248,8 @@ def choose_costs(
 ) -> Costs:
     """Operators timed here for the device at hand (the CPU), priors for every other; calibration goes before both."""
     if device.kind != "cpu":
-        return PriorCosts(
-            device, tf32=traces[0].tf32, world_size=traces[0].world_size, calibration=calibration,
-            job=job_of_trace(device, traces[0]),
-        )  # fmt: skip
+        job = job_of_trace(device, traces[0])
+        return PriorCosts.of(traces[0], device, world_size=traces[0].world_size, calibration=calibration, job=job)
     from forerun.forecasting.host_costs import host_costs  # operators are timed with PyTorch
 
     return host_costs(traces, calibration, timed_calls, evaluated)
@@ -275,7 +273,7 @@ def _disk(request: ForecastRequest) -> tuple[float, str]:
 def _peak(device: Device, trace: Trace, costs: Costs) -> float:
     """FLOP/s that mfu is measured against."""
     if device.kind == "cuda":
-        return device.peak("tfloat32" if trace.tf32 else trace.compute_dtype)
+        return device.peak(device.product_dtype(trace.compute_dtype, tf32=trace.tf32))
     from forerun.forecasting.host_costs import measured_peak
 
     rates = (call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)

@@ -95,6 +95,35 @@ def test_algorithms_that_are_tried_are_told(tries, layer, is_said, tmp_path):
     assert torch.backends.cudnn.benchmark is before
 
 
+SWITCHES = """
+import torch
+from torch import nn
+torch.backends.cuda.matmul.allow_tf32 = {products}
+torch.backends.cudnn.allow_tf32 = {convolutions}
+net = nn.Sequential(nn.Conv2d(256, 256, 3, padding=1), nn.Flatten(), nn.Linear(256 * 32 * 32, 512)).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    net(torch.ones(64, 256, 32, 32).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_switches_of_tf32_are_those_of_the_program_and_of_no_use_to_an_older_card(tmp_path):
+    """`allow_tf32 = True` stands in scripts for any card; a T4 ran into "No dense peak for tfloat32"."""
+    script, seconds = tmp_path / "train.py", {}
+    command = ["python", str(script)]
+    for gpu in ("a100-40gb", "t4"):
+        for switches in ((True, True), (False, True), (True, False)):
+            script.write_text(SWITCHES.format(products=switches[0], convolutions=switches[1]))
+            (forecast,), run = forecast_program(parse_command(command), command, [device(gpu)])
+            assert run.exit_code == 0, run.error
+            seconds[gpu, switches] = forecast.step.seconds.expected
+    assert len({each for (gpu, _), each in seconds.items() if gpu == "t4"}) == 1
+    fastest = seconds["a100-40gb", (True, True)]
+    assert seconds["a100-40gb", (False, True)] > fastest
+    assert seconds["a100-40gb", (True, False)] > 1.3 * fastest
+
+
 @pytest.mark.parametrize("sums", [True, False])
 def test_deterministic_algorithms_are_told(sums, tmp_path):
     script = tmp_path / "train.py"

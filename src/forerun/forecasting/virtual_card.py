@@ -92,7 +92,7 @@ class VirtualCard:
     @property
     def clock(self) -> StepTime:
         """Time of what ran so far, in seconds."""
-        return replay_clock(self.trace, PriorCosts(self.row, tf32=self.trace.tf32))
+        return replay_clock(self.trace, PriorCosts.of(self.trace, self.row))
 
     @property
     def forecast(self) -> ProgramForecast:

@@ -96,7 +96,7 @@ def results_of(forecasts: Sequence[ProgramForecast], run: ProgramRun) -> RankRes
     cards = []
     for forecast in forecasts:
         card = device(forecast.gpu)
-        costs = PriorCosts(card, tf32=trace.tf32, world_size=forecast.world_size, job=job_of_trace(card, trace))
+        costs = PriorCosts.of(trace, card, world_size=forecast.world_size, job=job_of_trace(card, trace))
         content = content_of(forecast.rank, step, trace)
         cards.append(RankResult(forecast=forecast, content=content, step=rank_step(forecast.rank, step, costs)))
     return RankResults(cards=cards)

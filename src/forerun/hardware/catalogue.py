@@ -145,6 +145,10 @@ class Device(Record):
             remedy = f"Known: {', '.join(self.peak_flops_per_second)}. Choose a precision that uses one of them."
         raise MissingPeak(f"No dense peak for {dtype} on {self.name}. {remedy}")
 
+    def product_dtype(self, dtype: str, *, tf32: bool) -> str:
+        """TF32 for fp32 where it is allowed; a GPU without it ignores the switch, as PyTorch does."""
+        return "tfloat32" if dtype == "float32" and tf32 and "tfloat32" in self.peak_flops_per_second else dtype
+
     @property
     def boost_clock_hertz(self) -> float:
         """Cycles per second behind the stated peaks: each FP32 lane multiplies and adds once per cycle."""

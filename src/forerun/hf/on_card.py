@@ -96,7 +96,7 @@ class _Evaluation(TrainerCallback):
         trace, places = self.session.recorder.trace, [self.begin, *self.ends]
         begin = places[1] if len(places) > 2 else places[0]
         part = trace.part(begin, places[-1])
-        return replay_clock(part, PriorCosts(device, tf32=trace.tf32)).seconds / max(1, len(places) - 2)
+        return replay_clock(part, PriorCosts.of(trace, device)).seconds / max(1, len(places) - 2)
 
 
 def forecast_on_card(trainer: Trainer, device: Device, store: "Ledger | None" = None) -> ProgramForecast:
@@ -122,7 +122,7 @@ def forecast_on_card(trainer: Trainer, device: Device, store: "Ledger | None" = 
     target = {"workload": WORKLOAD, "model": type(trainer.model).__name__}
     correction = recalibrate(target, forecast.settings_hash, history)
     trace = session.recorder.trace
-    group = group_of(trace, PriorCosts(device, tf32=trace.tf32, calibration=calibration), PROGRAM)
+    group = group_of(trace, PriorCosts.of(trace, device, calibration=calibration), PROGRAM)
     return corrected(forecast, correction if correction.terms else Correction(), group)
 
 

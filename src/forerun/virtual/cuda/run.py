@@ -207,6 +207,7 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
             watcher.own_parameters()
         # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
         recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        recorder.trace.tf32_convolutions = torch.backends.cudnn.conv.fp32_precision == "tf32"
         recorder.trace.tries_algorithms = torch.backends.cudnn.benchmark
         recorder.trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
         torch.backends.cudnn.benchmark = tries
