@@ -1,0 +1,1 @@
+"""Programs that one source timed on many cards, beside forecasts."""
