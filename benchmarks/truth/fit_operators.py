@@ -29,7 +29,10 @@ NEGLIGIBLE = 1.08
 OTHERS = ("batch_norm", "pool", "bmm", "foreach", "fused_adam", "nll_loss", "_to_copy.default",
           "embedding_dense")  # fmt: skip
 """Parts of the names of what is priced elsewhere, or is another cast in bfloat16."""
-DENSE = ("dense_forward", "dense_image", "dense_weights", "conversion", "conversion_point")
+DENSE = (
+    "dense_forward", "dense_image", "dense_weights", "conversion", "conversion_point", "conversion_backward",
+    "conversion_backward_point",
+)  # fmt: skip
 PULL, SHARP = 0.02, 0.01
 
 
@@ -96,7 +99,9 @@ def main() -> None:
     fitted = {"memory_kernels": memory_figures(), "convolutions": {GPU: convolution_coefficients()}}
     print(json.dumps(fitted, indent=1))
     if options.write:
-        document = json.loads(TARGET.read_text(encoding="utf-8")) | fitted
+        document = json.loads(TARGET.read_text(encoding="utf-8"))
+        document["memory_kernels"] = fitted["memory_kernels"]
+        document["convolutions"] |= fitted["convolutions"]  # other cards have theirs
         TARGET.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -42,8 +42,9 @@ NOISE = 0.1
 """Standard deviation of the logarithm of a step's time that the model leaves."""
 STARTS = {
     "dense": (0.85, 0.2), "grouped_plain": (5.0, 1.0), "grouped": (1.3, 0.6), "depthwise": (2.0, 0.8),
-    "conversion": (1.2, 0.4), "batch_norm": (1.7, 0.3), "pooling": (1.5, 0.2), "bias": (1.2, 0.4),
-    "transposition": (3.0, 0.4), "concatenation": (3.0, 0.7), "products": (1.0, 0.05), "moving": (1.0, 0.2),
+    "conversion": (0.75, 0.4), "padding": (1.2, 0.4), "batch_norm": (1.7, 0.3), "pooling": (1.5, 0.2),
+    "bias": (1.2, 0.4), "transposition": (3.0, 0.4), "concatenation": (3.0, 0.7), "products": (1.0, 0.05),
+    "moving": (1.0, 0.2),
 }  # fmt: skip
 """Beginning of a coefficient's name → where it starts, and the standard deviation of its logarithm. `products` has
 coefficients already; its freedom only keeps their errors out of the others. `moving` is all that passes over memory

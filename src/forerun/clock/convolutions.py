@@ -11,7 +11,9 @@ channels C and K, taps RS and groups G:
 | weight gradient | K / G | C / G x RS | N PQ, split among multiprocessors |
 
 Products are timed by `products.py`. Tensor cores want channels in multiples of eight, others are padded, which copies
-the image. In fp16 and bf16 they want channels last: cuDNN converts what is laid out otherwise. With as many groups as
+the image. In fp16 and bf16 they want channels last: cuDNN converts what is laid out otherwise, value by value, which
+takes as many cycles of the multiprocessors whichever the dtype and however fast the memory: ResNet-50 and SSD300 on
+twelve cards (`benchmarks/many_cards`) go by elements, not by bytes. With as many groups as
 channels (depthwise) there is nothing to multiply by: those kernels are bound by bytes and by arithmetic without tensor
 cores, and PyTorch's own kernels for them read everything once per tap for the gradient of the weights.
 
@@ -171,6 +173,8 @@ class ConvolutionModel:
     plain_flops_per_second: float
     """FLOP/s without tensor cores."""
     on_tensor_cores: bool
+    cycles_per_second: float
+    """Of all multiprocessors together."""
 
     def parts(self, call: Call) -> Parts:
         """Seconds by coefficient, before it is applied."""
@@ -227,13 +231,14 @@ class ConvolutionModel:
         """Copies into the layout and the channel counts that tensor cores take, and back."""
         sides = {"forward": (shape.image_bytes, shape.result_bytes), "image": (shape.result_bytes, shape.image_bytes),
                  "weights": (shape.image_bytes, shape.result_bytes)}[kernel]  # fmt: skip
-        name = _conversion(is_backward=kernel != "forward")
         if not shape.channels_last:
-            return {f"{name}_point" if shape.is_point else name: sum(self._copy(b) for b in sides)}
+            name = "conversion" if kernel == "forward" else "conversion_backward"
+            moved = sum(KERNEL_SECONDS + b / shape.width / self.cycles_per_second for b in sides)
+            return {f"{name}_point" if shape.is_point else name: moved}
         channels = {"forward": (shape.inputs, shape.outputs), "image": (shape.outputs, shape.inputs),
                     "weights": (shape.inputs, shape.outputs)}[kernel]  # fmt: skip
         odd = [b for b, c in zip(sides, channels, strict=True) if c != _padded(c, shape.width)]
-        return {name: sum(self._copy(b) for b in odd)} if odd and shape.groups == 1 else {}
+        return {"padding": sum(self._copy(b) for b in odd)} if odd and shape.groups == 1 else {}
 
     def _copy(self, size: int) -> float:
         """Seconds to read and write so many bytes."""
@@ -253,13 +258,7 @@ class ConvolutionModel:
         """Operands with gaps (a slice of the channels) or laid out unlike the others are copied first."""
         images = [call.arguments[0], *([call.arguments[1]] if is_backward(call) else [])]
         copied = [x for x in images if has_gaps(x) or _differs(x, shape)]
-        name = _conversion(is_backward=is_backward(call))
-        return {name: sum(self._copy(x.bytes) for x in copied)} if copied else {}
-
-
-def _conversion(*, is_backward: bool) -> str:
-    """Name of the coefficient: what cuDNN saves of these copies differs by the direction."""
-    return "conversion_backward" if is_backward else "conversion"
+        return {"padding": sum(self._copy(x.bytes) for x in copied)} if copied else {}
 
 
 def has_gaps(spec: TensorSpec) -> bool:

@@ -43,7 +43,7 @@ def image_layer_parts(call: Call, bytes_per_second: float) -> Parts | None:
         layout = "last" if is_channels_last(images[-1]) else "first"
         parts = {f"batch_norm_{layout}_{direction}": moving}
         if is_channels_last(images[0]) != is_channels_last(images[-1]):
-            parts["conversion_backward"] = KERNEL_SECONDS + 2 * images[0].bytes / bytes_per_second
+            parts["padding"] = KERNEL_SECONDS + 2 * images[0].bytes / bytes_per_second
         return parts
     if any(pool in name for pool in POOLS):
         return {f"pooling_{direction}": moving}

@@ -311,6 +311,7 @@ class PriorCosts:
             bytes_per_second=self._bandwidth(),
             plain_flops_per_second=self.device.peak("float32"),
             on_tensor_cores=on_tensor_cores,
+            cycles_per_second=(self.device.sm_count or 1) * self.device.boost_clock_hertz,
         )
 
     def _weighted(self, parts: Parts) -> float:

@@ -37,7 +37,7 @@ def test_a_pass_moves_what_is_read_and_written():
 
 def test_a_gradient_of_another_layout_is_copied():
     parts = image_layer_parts(batch_norm(backward=True, gradient_last=False), BANDWIDTH)
-    assert set(parts) == {"batch_norm_last_backward", "conversion_backward"}
+    assert set(parts) == {"batch_norm_last_backward", "padding"}
 
 
 def test_evaluation_and_other_operators_take_one_pass():
