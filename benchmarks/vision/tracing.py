@@ -5,6 +5,7 @@ scaler, SGD with Nesterov momentum that updates one parameter at a time, gradien
 the timed parts). Fused attention is off: PyTorch 1.12 had none. Traces are cached in `CACHE`, one file each.
 """
 
+import dataclasses
 import gzip
 import os
 import pickle
@@ -50,7 +51,11 @@ def kept_trace(name: str, make: Callable[[], Trace]) -> Trace:
         unfinished.rename(path)
         return trace
     with gzip.open(path, "rb") as file:
-        return pickle.load(file)  # noqa: S301 (written by this module)
+        trace = pickle.load(file)  # noqa: S301 (written by this module)
+    for each in dataclasses.fields(Trace):  # what was added since it was written is as it was then
+        if not hasattr(trace, each.name) and each.default is not dataclasses.MISSING:
+            setattr(trace, each.name, each.default)
+    return trace
 
 
 def program(row: VisionRow, micro_batch_size: int) -> Callable[[], tuple[nn.Module, Callable[[], object]]]:
