@@ -1,5 +1,6 @@
 """What `forerun exec` finds in scripts that waste memory or time: the kind, its cost and the line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_arrays_of_numpy_are_fp64(tmp_path):
     assert finding.seconds is not None
     assert finding.seconds > flop / (35.6e12 / 64), "an RTX 3090's peak"
     assert not any(each.kind == "fp64-product" for each in narrow.findings)
+
+
+def test_bfloat16_before_ampere_is_forecast_and_said():
+    """PyTorch says that a T4 supports it; TRL's trainers take it unasked. It was "No dense peak for bfloat16"."""
+    (slow, fast), _ = run("faulty.py", "none", gpus=("t4", "a10"))
+    (finding,) = slow.findings
+    assert finding.kind == "emulated-bf16"
+    assert re.search(r"float16 has 1[45]\.\d times its rate here. Most of it at faulty.py:\d+", finding.text)
+    assert slow.step.seconds.expected > fast.step.seconds.expected
+    assert fast.findings == []
 
 
 def test_a_clean_script_has_no_finding():

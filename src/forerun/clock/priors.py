@@ -294,7 +294,8 @@ class PriorCosts:
         return burst / sustained_share(self.device, float(products.flops[0]) / burst / chip.flops_per_second)
 
     def _on_tensor_cores(self, dtype: str) -> bool:
-        return dtype != "float32" and self.device.has_tensor_cores
+        is_emulated = dtype == "bfloat16" and self.device.emulates_bf16
+        return dtype != "float32" and self.device.has_tensor_cores and not is_emulated
 
     def _convolution_dtype(self, call: Call) -> str:
         """By cuDNN's own switch, which is on unless it is set."""

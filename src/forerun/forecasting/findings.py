@@ -44,6 +44,7 @@ def find_faults(
         _without_gradient(watcher),
         _fp32_products(trace, watcher, device),
         _fp64_products(trace, watcher, device),
+        _emulated_products(trace, watcher, device),
         _host_syncs(trace, watcher, device),
         _host_work(trace, watcher, device, step_seconds),
         _undivided_accumulation(trace, watcher),
@@ -124,6 +125,21 @@ def _fp64_products(trace: Trace, watcher: StepWatcher, device: Device) -> Progra
         f"and model ends it. Most of it at {line or 'no known line'}."
     )
     return ProgramFinding(kind="fp64-product", line=line, seconds=seconds, text=text)
+
+
+def _emulated_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
+    """Products in bfloat16 on a card before Ampere, where PyTorch's own check says that it is supported."""
+    share, line, seconds = _products_in("bfloat16", trace, watcher, device) if device.emulates_bf16 else (0.0, "", 0.0)
+    if share < FP32_SHARE:
+        return None
+    faster = "float16" if device.has_tensor_cores else "float32"
+    times = device.peak(faster) / device.peak("bfloat16")
+    text = (
+        f"{format_percent(share)} of the arithmetic is in bfloat16, which {device.name} has no hardware for, though "
+        f"torch.cuda.is_bf16_supported() says yes: {format_seconds(seconds)} a step. {faster} has {times:.1f} times "
+        f"its rate here. Most of it at {line or 'no known line'}."
+    )
+    return ProgramFinding(kind="emulated-bf16", line=line, seconds=seconds, text=text)
 
 
 def _products_in(dtype: str, trace: Trace, watcher: StepWatcher, device: Device) -> tuple[float, str, float]:

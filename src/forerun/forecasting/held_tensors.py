@@ -19,7 +19,8 @@ class ProgramFinding(Record):
     """One thing about a program that its author may want to change."""
 
     kind: Literal[
-        "grows", "no-gradient", "fp32-product", "fp64-product", "host-sync", "waits-for-data", "attention-held",
+        "grows", "no-gradient", "fp32-product", "fp64-product", "emulated-bf16", "host-sync", "waits-for-data",
+        "attention-held",
         "logits-held", "accumulation-not-divided", "missing-sampler", "host-work",
     ]  # fmt: skip
     line: str

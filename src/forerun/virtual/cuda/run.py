@@ -193,7 +193,8 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
 @contextlib.contextmanager
 def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
     """A session whose operators are recorded with their lines, phases and steps: the one way in of every door."""
-    recorder, tries = session.recorder, torch.backends.cudnn.benchmark
+    cudnn: Any = torch.backends.cudnn  # its parts are made when it is asked
+    recorder, tries = session.recorder, cudnn.benchmark
     deterministic = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -207,7 +208,7 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
             watcher.own_parameters()
         # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
         recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        recorder.trace.tf32_convolutions = torch.backends.cudnn.conv.fp32_precision == "tf32"
+        recorder.trace.tf32_convolutions = cudnn.conv.fp32_precision == "tf32"
         recorder.trace.tries_algorithms = torch.backends.cudnn.benchmark
         recorder.trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
         torch.backends.cudnn.benchmark = tries
