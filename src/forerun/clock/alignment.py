@@ -11,6 +11,7 @@ up to a hundred times as long for (pytorch/pytorch issue 106469). Compiled code 
 (`torch._inductor.config.shape_padding`).
 """
 
+import math
 from collections.abc import Iterable
 
 from forerun.hardware.catalogue import Device
@@ -20,8 +21,8 @@ WIDTH = 2
 """Bytes of a value that has such kernels; a value of four bytes is copied as it is."""
 FLOPS_PER_CYCLE, FLOPS_PER_CYCLE_OF_TURING = 450.0, 260.0
 """Of one multiprocessor at the clock of the datasheet. The first, of Ampere and later: GPT-2 on an H100 (`benchmarks/
-truth`) and Transformer-XL with 267,735 words on A100s lost so much; on an H100 PCIe, an RTX A6000 and an RTX 6000 Ada
-it was not fitted and is right within 6 %. The second is from one card. A V100, whose kernels load through registers
+truth`) and Transformer-XL with 267,735 words on A100s lost so much; not fitted to, its steps are right within 6 % on an
+H100 PCIe and an RTX A6000, and 6 and 15 % too fast on an RTX 6000 Ada. The second is from one card. A V100, whose kernels load through registers
 anyway, lost nothing."""
 TURING, COPIES_FROM = (7, 5), (8, 0)
 
@@ -39,13 +40,6 @@ def unaligned_seconds(call: Call, matrices: Iterable[TensorSpec], gpu: Device) -
 
 def is_unaligned(matrix: TensorSpec) -> bool:
     """Whether rows (or columns, if those lie together) of a matrix in 16 bits are an odd number of values apart."""
-    if len(matrix.shape) < 2 or min(matrix.shape[-2:]) < 2 or matrix.bytes != WIDTH * _values(matrix):
+    if len(matrix.shape) < 2 or min(matrix.shape[-2:]) < 2 or matrix.bytes != WIDTH * math.prod(matrix.shape):
         return False
     return max(matrix.stride[-2:]) % 2 == 1
-
-
-def _values(matrix: TensorSpec) -> int:
-    count = 1
-    for size in matrix.shape:
-        count *= size
-    return count
