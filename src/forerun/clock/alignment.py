@@ -22,8 +22,8 @@ WIDTH = 2
 FLOPS_PER_CYCLE, FLOPS_PER_CYCLE_OF_TURING = 450.0, 260.0
 """Of one multiprocessor at the clock of the datasheet. The first, of Ampere and later: GPT-2 on an H100 (`benchmarks/
 truth`) and Transformer-XL with 267,735 words on A100s lost so much; not fitted to, its steps are right within 6 % on an
-H100 PCIe and an RTX A6000, and 6 and 15 % too fast on an RTX 6000 Ada. The second is from one card. A V100, whose kernels load through registers
-anyway, lost nothing."""
+H100 PCIe and an RTX A6000, and 6 and 15 % too fast on an RTX 6000 Ada. The second is from one card. A V100, whose
+kernels load through registers anyway, lost nothing."""
 TURING, COPIES_FROM = (7, 5), (8, 0)
 
 
