@@ -164,6 +164,8 @@ class Trace:
     gpus_per_machine: int = 8
     network: str | Mapping[str, Any] | None = None
     """What joins the machines, as `forerun.clock.between_ranks.job_of` takes it; None where nobody said."""
+    async_tensor: bool = False
+    """What ranks of split layers exchange goes in parts beside the products next to it."""
     documents: str = ""
     """How packed documents are kept apart, in words; empty where nothing is packed."""
     paged_bytes: int = 0

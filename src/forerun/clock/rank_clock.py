@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from forerun.clock.in_parts import ProductsBeside
 from forerun.clock.issuing import RECOMPUTED_SHARE
 from forerun.clock.timed_calls import EXCHANGES, MESSAGE_ROLES, Role, TimedCall
 from forerun.records import OperatorTime
@@ -24,6 +25,7 @@ from forerun.trace import Phase
 Stream = tuple[str, tuple[int, ...]]
 """What runs one after another: messages in one direction with one rank, the collectives of a group of ranks."""
 COLLECTIVES = "collectives"
+IN_PARTS = "in parts"
 ON_HOST: Stream = ("host", ())
 """The stream of what lives on the host."""
 
@@ -104,6 +106,8 @@ class RankClock:
     gathered: Exchange | None = None
     awaited: list[Exchange] = field(default_factory=list)
     """What the device must wait for before it goes on."""
+    products: ProductsBeside = field(default_factory=ProductsBeside)
+    """Those that exchanges in parts go beside."""
 
     def is_held_up(self) -> bool:
         """Wait for what is awaited; whether that is not known yet."""
@@ -123,6 +127,7 @@ class RankClock:
 
     def await_all(self) -> None:
         """Await every exchange: the update needs every gradient of every rank."""
+        self._wait_until(self.products.settle())
         self.awaited += self.streams.values()
 
     def issue_seconds(self, call: int, *, is_again: bool) -> float:
@@ -139,8 +144,10 @@ class RankClock:
             self.device += timed.host_seconds + seconds
         elif timed.role in EXCHANGES or timed.role is Role.BESIDE_HOST:
             self.host += timed.host_seconds
-            exchange = self._begin(timed)
+            exchange = self._begin(timed) if timed.before_product is None else self._begin_in_parts(timed, phase)
         else:
+            if timed.has_flops and not timed.is_product:
+                self._wait_until(self.products.settle())
             self.host += self.issue_seconds(call, is_again=is_again)
             if timed.card or timed.other_card is not None or self.cards:
                 self._play_on_card(timed, name)
@@ -151,6 +158,8 @@ class RankClock:
                 self.busy["host"] += wait
                 self.busy[name] += seconds
                 self.device += wait + seconds
+                if timed.is_product:
+                    self.products.add_product(seconds, self.device)
             if timed.syncs:  # `.item()` and `nonzero` return when the device has caught up
                 self.host = max(self.host, self.cards.get(timed.card, self.device))
         total = self.totals[(timed.name, name)]
@@ -194,6 +203,26 @@ class RankClock:
             self.awaited.append(exchange)
         return exchange
 
+    def _begin_in_parts(self, timed: TimedCall, phase: Phase) -> Exchange:
+        """A gather before products, or a scatter after them, that goes beside them."""
+        self._wait_until(self.products.settle())
+        stream, ranks = (IN_PARTS, timed.ranks), max(1, len(timed.ranks))
+        exchange = self.board.exchange(self.rank, timed)
+        if exchange.is_shared:  # with ranks that are played: it ends when nobody knows yet
+            exchange.arrive(max(self.host, self.device), self.streams.get(stream))
+            self.awaited.append(exchange)
+        elif timed.before_product:
+            exchange.arrive(max(self.host, self.device), self.streams.get(stream))
+            self.products.begin_gather(exchange, ranks)
+        else:
+            earlier = self.products.hidden_by(phase, ranks)
+            exchange.arrive(max(self.host, self.device - earlier), self.streams.get(stream))
+            if exchange.end is not None:  # its last part goes when the last of the product is there
+                exchange.end = max(exchange.end, self.device + exchange.seconds / ranks)
+            self.awaited.append(exchange)
+        self.streams[stream] = exchange
+        return exchange
+
     def _beside_ranks(self, seconds: float, begin: float) -> float:
         """Time of a kernel from `begin` on when collectives hold a share of the multiprocessors until they end."""
         ends = [last.end for stream, last in self.streams.items() if last.end and stream[0] == COLLECTIVES]
@@ -205,12 +234,16 @@ class RankClock:
 
     def _wait_for(self, exchange: Exchange) -> None:
         """The device can go on only when an exchange has ended."""
-        end = exchange.end or 0.0
-        wait = max(0.0, end - self.device)
-        self.busy["communication"] += wait
+        wait = self._wait_until(exchange.end or 0.0)
         if exchange.is_shared:
             self.late_seconds += max(0.0, wait - exchange.seconds)
-        self.device = max(self.device, end)
+
+    def _wait_until(self, end: float) -> float:
+        """The device goes on at `end` at the earliest; seconds that it waits."""
+        wait = max(0.0, end - self.device)
+        self.busy["communication"] += wait
+        self.device += wait
+        return wait
 
     def skip(self, seconds: float) -> None:
         """Let time pass, in which what was played goes on in the same way."""

@@ -33,6 +33,12 @@ EXCHANGES = frozenset({Role.GATHER, Role.COLLECTIVE, Role.AWAITED, Role.SEND, Ro
 MESSAGE_ROLES = frozenset({Role.SEND, Role.RECEIVE})
 
 
+PRODUCTS = ("aten.mm.", "aten.addmm.", "aten._scaled_mm.")
+"""Parts of names: products of a layer, beside which what split layers exchange can go in parts."""
+IN_PARTS = {"_c10d_functional.all_gather_into_tensor.": True, "_c10d_functional.reduce_scatter_tensor.": False}
+"""Exchanges of split layers that can → whether the product comes after."""
+
+
 class TimedCall(Record):
     """One distinct call with its times at the costs of a device."""
 
@@ -43,6 +49,10 @@ class TimedCall(Record):
     syncs: bool = False
     """The host waits for the device."""
     has_flops: bool = False
+    is_product: bool = False
+    """A product of a layer."""
+    before_product: bool | None = None
+    """Of an exchange that goes in parts beside products whether they come after it; None of others."""
     ranks: tuple[int, ...] = ()
     """Those that take part in an exchange, by their numbers in the job; empty where nobody noted them."""
     peer: int | None = None
@@ -53,15 +63,17 @@ class TimedCall(Record):
     """The card that it copies from."""
 
 
-def timed_calls(calls: Sequence[Call], costs: Costs) -> list[TimedCall]:
-    """Every call with its times, in order."""
+def timed_calls(calls: Sequence[Call], costs: Costs, *, in_parts: bool = False) -> list[TimedCall]:
+    """Every call with its times, in order; `in_parts`: what split layers exchange goes in parts beside products."""
     timed = []
     for call in calls:
         keywords = dict(call.keywords)
+        comes_before = next((before for part, before in IN_PARTS.items() if in_parts and part in call.name), None)
         timed.append(
             TimedCall(
                 name=call.name, role=role_of(call), device_seconds=costs.device_seconds(call),
                 host_seconds=costs.host_seconds(call), syncs=call.syncs, has_flops=bool(call.flops),
+                is_product=any(part in call.name for part in PRODUCTS), before_product=comes_before,
                 ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER), card=keywords.get(CARD, 0),
                 other_card=keywords[CARD_BYTES][0] if CARD_BYTES in keywords else None,
             )

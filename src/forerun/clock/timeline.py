@@ -127,7 +127,9 @@ class _Player:
     def __init__(self, trace: Trace, costs: Costs):
         self.trace = trace
         self.clock = RankClock(
-            timed_calls(trace.calls, costs), costs.is_host, getattr(costs, "communication_share", 0.0)
+            timed_calls(trace.calls, costs, in_parts=trace.async_tensor),
+            costs.is_host,
+            getattr(costs, "communication_share", 0.0),
         )
         self.ends: list[float] = []
         self._waits = waits_by_op(trace)

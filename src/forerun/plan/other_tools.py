@@ -171,6 +171,8 @@ def _megatron_layout(settings: Settings) -> list[str]:
         lines.append(f"--num-virtual-stages-per-pipeline-rank {parallel.virtual_stages}")
     if parallel.sequence_parallel:
         lines.append("--sequence-parallel")
+    if parallel.async_tensor:
+        lines.append("--tp-comm-overlap")
     if parallel.kind != "fsdp":
         return lines
     if parallel.zero == 1 or parallel.pipeline > 1:

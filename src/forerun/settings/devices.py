@@ -13,7 +13,7 @@ LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
-    "context": 1, "expert": 1,
+    "context": 1, "expert": 1, "async_tensor": False,
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -31,6 +31,9 @@ class ParallelSettings(PlainSection):
     """Ranks over which every layer is split (tensor parallelism); they train on the same rows."""
     sequence_parallel: bool = False
     """With `tensor`: norms and residuals are split along the sequence over the same ranks."""
+    async_tensor: bool = False
+    """With `sequence_parallel`: what ranks of `tensor` exchange goes in parts beside the products next to it, as
+    asynchronous tensor parallelism of PyTorch and Megatron's `--tp-comm-overlap` do. Forecast; not trained."""
     pipeline: Count = 1
     """Stages that the layers are dealt to, one after the other (pipeline parallelism); the micro-batches that go
     through them are those of `batch.gradient_accumulation_steps`."""
@@ -166,5 +169,10 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             p.sequence_parallel and p.tensor == 1,
             "parallel.sequence_parallel: splits the sequence over the ranks of parallel.tensor; found tensor=1. Set it "
             "to false, or parallel.tensor above 1.",
+        ),
+        (
+            p.async_tensor and not p.sequence_parallel,
+            "parallel.async_tensor: hides the gathers and scatters of parallel.sequence_parallel; found "
+            "sequence_parallel=false. Set it to true, or parallel.async_tensor to false.",
         ),
     ]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from forerun.clock.priors import PriorCosts
+from forerun.clock.timeline import replay_clock
 from forerun.data.plan import BatchShape
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.hardware.catalogue import device
@@ -10,6 +12,7 @@ from forerun.step.build import refuse_unsupported
 from forerun.step.heads import generic_workload
 from forerun.step.tensor_parallel import require_divisible
 from forerun.trace import Category
+from forerun.train.ranks import join_group
 from forerun.virtual.trace_step import trace_step
 
 FLOAT_BYTES = 4
@@ -50,6 +53,7 @@ def test_a_layout_says_strategy_devices_and_ranks_of_data():
         ({"kind": "fsdp", "world_size": 6, "tensor": 4}, "Nearest: 8"),
         ({"kind": "ddp", "world_size": 4, "replicate": 2}, "divides the ranks"),
         ({"sequence_parallel": True}, "tensor=1"),
+        ({"world_size": 2, "tensor": 2, "async_tensor": True}, "sequence_parallel=false"),
         ({"shard": 0}, "greater than or equal|1 or more"),
     ],
 )
@@ -101,3 +105,17 @@ def test_each_rank_holds_its_part_and_sequence_parallel_holds_less():
         "_c10d_functional.reduce_scatter_tensor.default",
         "_c10d_functional.all_gather_into_tensor.default",
     } <= names
+
+
+def test_exchanges_in_parts_are_forecast_faster_and_not_trained():
+    layout, h100 = {"tensor": 4, "sequence_parallel": True}, device("h100-80gb")
+    model = {"name": "llama-3-8b", "config": {"num_hidden_layers": 1}}
+    base = {"name": "t", "workload": "causal-lm", "model": model, "precision": "bf16-true"}
+    whole, parts = (settings_from({**base, "parallel": layout | more}) for more in ({}, {"async_tensor": True}))
+    steps = [trace_step(each, generic_workload("causal-lm"), h100, BatchShape(1, 4096)) for each in (whole, parts)]
+    assert [step.async_tensor for step in steps] == [False, True]
+    times = [replay_clock(step, PriorCosts.of(step, h100, world_size=4)).phases for step in steps]
+    assert 0 < times[1].communication_seconds < 0.6 * times[0].communication_seconds
+    assert times[1].backward_seconds <= times[0].backward_seconds
+    with pytest.raises(NotSupported, match=r"parallel\.async_tensor"):
+        join_group(parts, "cpu")

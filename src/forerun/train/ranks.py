@@ -41,8 +41,13 @@ def join_group(settings: Settings, device_type: str) -> None:
     """Join the processes that `torchrun` started, where the settings ask for several.
 
     Raises:
-        NotSupported: they were started in another number, or not at all.
+        NotSupported: they were started in another number, or not at all, or exchange in a way that is only forecast.
     """
+    if settings.parallel.async_tensor:
+        raise NotSupported(
+            "parallel.async_tensor: exchanges in parts beside products are forecast, and not trained with yet; found "
+            "true. Set it to false; losses and weights are the same."
+        )
     required = settings.parallel.world_size
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if settings.parallel.is_alone and started == 1:

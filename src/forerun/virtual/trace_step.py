@@ -338,6 +338,7 @@ def _describe(
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.world_size = step.settings.parallel.world_size
     trace.gpus_per_machine = step.settings.cluster.gpus_per_node
+    trace.async_tensor = step.settings.parallel.async_tensor
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)
