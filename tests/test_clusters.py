@@ -18,7 +18,7 @@ from benchmarks.clusters.megatron_rows import megatron_question  # noqa: E402
 from benchmarks.clusters.page import Coverage, Report, page_of  # noqa: E402
 from benchmarks.clusters.questions import Question, Refusal, refusal_of  # noqa: E402
 from benchmarks.clusters.rows import is_seen, load_runs, memory_values, runs_of, throughput  # noqa: E402
-from benchmarks.clusters.settings_rows import settings_question  # noqa: E402
+from benchmarks.clusters.settings_rows import BRIDGE, settings_question  # noqa: E402
 from benchmarks.clusters.table import (  # noqa: E402
     FEW,
     Comparison,
@@ -107,10 +107,22 @@ def test_what_nobody_can_ask_has_its_reason(columns, reason):
      ({"task": "LoRA", "fp8": "FP8"}, "float8 beside adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
      ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
      ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
-     ({"activation_checkpointing": "selective layer"}, "selective layer"), ({"notes": "async TP"}, "asynchronous")],
+     ({"activation_checkpointing": "selective layer"}, "selective layer")],
 )  # fmt: skip
 def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
     assert reason in settings_question(run_with(**columns)).reason
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_hidden"),
+    [({}, None), ({"notes": "async TP"}, True), ({"notes": "async TP", "sequence_parallel": ""}, None),
+     ({"config_json": '{"TP_COMM_OVERLAP": "1"}'}, True), ({"config_json": '{"TP_COMM_OVERLAP": "False"}'}, None),
+     ({"family": BRIDGE, "model": "Llama-3-70B"}, True),
+     ({"family": BRIDGE, "model": "Llama-3-70B", "task": "LoRA"}, None)],
+)  # fmt: skip
+def test_exchanges_of_split_layers_are_hidden_where_the_source_hid_them(columns, is_hidden):
+    question = settings_question(run_with(**{"tp": "4", "dp": "4", "sequence_parallel": "True", **columns}))
+    assert question.content["parallel"].get("async_tensor") is is_hidden
 
 
 def test_settings_of_adapters_are_copies_of_frozen_weights():
