@@ -261,9 +261,14 @@ def require_searchable(settings: Settings) -> None:
     """Refuse settings whose ways over GPUs the search does not know.
 
     Raises:
-        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts.
+        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts, or exchanges in parts.
     """
     parallel = settings.parallel
+    if parallel.async_tensor:
+        raise InvalidSettings(
+            "--gpus: compares layouts whose exchanges are waited for; found parallel.async_tensor=true. Leave it out, "
+            "and forecast the layout that is chosen with it."
+        )
     if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
             f"--gpus: chooses the layout itself; found parallel.zero={parallel.zero}, offload="

@@ -39,13 +39,9 @@ def torchtitan_settings(settings: Settings) -> str:
         flavors = ", ".join(" ".join(flavor) for flavor in TITAN_FLAVORS.values())
         raise InvalidSettings(f"--script torchtitan: flavors that are known: {flavors}; found {settings.model.name}.")
     _require_bf16(settings, "torchtitan")
+    _require_titans_loop(settings)
     model, flavor = flavor_of
     parallel, batch, optimizer = settings.parallel, settings.batch, settings.optimizer
-    if parallel.zero == 1 and parallel.pipeline == 1 and batch.gradient_accumulation_steps > 1:
-        raise InvalidSettings(
-            "--script torchtitan: its loop sends gradients after each micro-batch; found parallel.zero=1 with "
-            f"batch.gradient_accumulation_steps={batch.gradient_accumulation_steps}. Set parallel.zero to 2."
-        )
     shard = parallel.data_ranks // parallel.replicate if parallel.kind == "fsdp" else 1
     at_once = 1 if parallel.pipeline == 1 else batch.gradient_accumulation_steps
     sections: dict[str, dict[str, Any]] = {
@@ -70,6 +66,7 @@ def torchtitan_settings(settings: Settings) -> str:
             "data_parallel_replicate_degree": parallel.data_ranks // shard,
             "data_parallel_shard_degree": shard,
             "tensor_parallel_degree": parallel.tensor,
+            **({"enable_async_tensor_parallel": True} if parallel.async_tensor else {}),
             **_titan_pipeline(settings),
             "context_parallel_degree": parallel.context,
             **({"expert_parallel_degree": parallel.expert} if parallel.expert > 1 else {}),
@@ -81,9 +78,31 @@ def torchtitan_settings(settings: Settings) -> str:
             "keep_latest_k": settings.checkpoints.keep_last, "async_mode": "async_with_pinned_mem",
         },
     }  # fmt: skip
+    if settings.compile != "none":
+        with_loss = ["loss"] if settings.compile_unit == "blocks-and-loss" else []
+        sections["compile"] = {"enable": True, "components": ["model", *with_loss]}
     if settings.float8.recipe != "none":
         sections["quantize.linear.float8"] = _titan_float8(settings)
     return "".join(_toml_section(name, values) for name, values in sections.items())
+
+
+def _require_titans_loop(settings: Settings) -> None:
+    """Refuse what torchtitan's loop does in another way.
+
+    Raises:
+        InvalidSettings: gradients that are sent once a step, or exchanges in parts beside eager products.
+    """
+    parallel, batch = settings.parallel, settings.batch
+    if parallel.zero == 1 and parallel.pipeline == 1 and batch.gradient_accumulation_steps > 1:
+        raise InvalidSettings(
+            "--script torchtitan: its loop sends gradients after each micro-batch; found parallel.zero=1 with "
+            f"batch.gradient_accumulation_steps={batch.gradient_accumulation_steps}. Set parallel.zero to 2."
+        )
+    if parallel.async_tensor and settings.compile == "none":
+        raise InvalidSettings(
+            "--script torchtitan: its asynchronous tensor parallelism is a pass of compiled blocks; found "
+            "compile='none' with parallel.async_tensor=true. Set compile to default."
+        )
 
 
 def _titan_float8(settings: Settings) -> dict[str, Any]:

@@ -107,6 +107,9 @@ def test_the_bound_lies_below_the_state_of_a_forecast_and_near_it():
 def test_other_ways_over_gpus_are_refused():
     with pytest.raises(InvalidSettings, match="parallel.zero=2"):
         require_searchable(settings_from(RUN | {"parallel": {"data": 8, "zero": 2}}))
+    in_parts = settings_from(RUN | {"parallel": {"tensor": 2, "sequence_parallel": True, "async_tensor": True}})
+    with pytest.raises(InvalidSettings, match=r"parallel\.async_tensor=true"):
+        require_searchable(in_parts)
     with pytest.raises(InvalidSettings, match="pipeline=2"):
         require_searchable(settings_from(RUN | {"parallel": {"pipeline": 2}}))
 

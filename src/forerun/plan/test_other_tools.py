@@ -77,3 +77,16 @@ def test_products_in_float8_are_named():
         megatron_arguments(rows)
     with pytest.raises(InvalidSettings, match="other names"):
         torchtitan_settings(spread({"recipe": "tensorwise", "skip": ["*.q_proj"]}, shard=8))
+
+
+def test_exchanges_in_parts_and_compiled_blocks_are_named_in_each_tools_words():
+    eager = spread(shard=4, tensor=2, sequence_parallel=True, async_tensor=True)
+    assert "--tp-comm-overlap" in megatron_arguments(eager)
+    assert "--tp-comm-overlap" not in megatron_arguments(spread(shard=4, tensor=2, sequence_parallel=True))
+    with pytest.raises(InvalidSettings, match="Set compile to default"):
+        torchtitan_settings(eager)
+    compiled = settings_from(eager.model_dump() | {"compile": "default", "compile_unit": "blocks-and-loss"})
+    toml = tomllib.loads(torchtitan_settings(compiled))
+    assert toml["parallelism"]["enable_async_tensor_parallel"] is True
+    assert toml["compile"] == {"enable": True, "components": ["model", "loss"]}
+    assert "compile" not in tomllib.loads(torchtitan_settings(spread(shard=4)))
