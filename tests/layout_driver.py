@@ -40,7 +40,8 @@ def training(folder, changes, steps):
     accumulation = GLOBAL_MICRO_BATCHES // settings.parallel.data_ranks
     batch = settings.batch.model_copy(update={"gradient_accumulation_steps": accumulation})
     settings = settings.model_copy(update={"batch": batch})
-    join_group(settings, "cpu")
+    as_trained = settings.parallel.model_copy(update={"engine": "pytorch"})  # the engine's own parts run as well
+    join_group(settings.model_copy(update={"parallel": as_trained}), "cpu")
     generator = torch.Generator().manual_seed(5)
     samples = [
         TokenSample(torch.randint(3, 60, (3 + 7 * number % 30,), generator=generator).tolist()) for number in range(21)

@@ -201,7 +201,7 @@ def test_settings_say_sequences_stages_and_experts(columns, layout):
 def test_what_copies_hold_is_not_compared_and_their_step_is_the_nearest():
     columns = {"family": "megatron-bridge", "framework": "Megatron", "sharding": "DDP", "compile": ""}
     question = settings_question(run_with(**columns))
-    assert question.content["parallel"] == {"shard": 16, "zero": 1}
+    assert question.content["parallel"] == {"shard": 16, "zero": 1, "engine": "megatron"}
     assert not question.asks_memory
     assert question.differs[:2] == (
         "optimizer states of copies as shards",

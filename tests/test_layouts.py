@@ -264,6 +264,7 @@ def test_stages_with_parts_go_on_under_other_layouts(tmp_path, one_stage):
     layouts = (
         (4, {"pipeline": 2, "shard": 2, "schedule": "interleaved", "virtual_stages": 2}),
         (4, {"pipeline": 2, "tensor": 2}), (2, {"shard": 2}),
+        (4, {"pipeline": 2, "tensor": 2, "schedule": "interleaved", "virtual_stages": 2, "engine": "megatron"}),
     )  # fmt: skip
     for number, (world, parallel) in enumerate(layouts):
         report, weights = run(tmp_path, world, parallel=parallel, **STAGES)

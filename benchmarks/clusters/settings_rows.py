@@ -182,8 +182,10 @@ def _layout(run: ClusterRun) -> dict[str, Any]:
     layout: dict[str, Any] = {"shard" if _is_sharded(run) else "data": run.whole("dp")}
     if _is_sharded(run) and _stage(run) == 1:
         layout["zero"] = 1
+        if is_megatron(run):
+            layout["engine"] = "megatron"
     if is_adapted(run) and is_megatron(run):
-        layout = {"shard": 1, "replicate": run.whole("dp")}
+        layout = {"shard": 1, "replicate": run.whole("dp")}  # gathers nothing but adapters, as PyTorch's would
     if tensor > 1:
         layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] in ("True", "1")}
         if layout["sequence_parallel"] and hides_tensor_exchanges(run):

@@ -20,8 +20,11 @@ Other dates of the same dashboard differ by a fifth."""
 def compiling_seconds(
     settings: Settings, trace: Trace, device: Device, calibration: DeviceCalibration | None = None
 ) -> float:
-    """Seconds to compile a traced step, 0 where nothing is. Equal blocks that are compiled one by one count once."""
-    if settings.compile == "none":
+    """Seconds to compile a traced step, 0 where nothing is. Equal blocks that are compiled one by one count once.
+
+    Compiled blocks stand for Megatron's fused layers where it runs the layout.
+    """
+    if settings.compile == "none" or settings.parallel.engine == "megatron":
         return 0.0
     once = (op.call for op in trace.ops if op.micro_step <= 0)
     fused = [call for call in once if trace.calls[call].name.startswith("fused.")]

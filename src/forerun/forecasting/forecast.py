@@ -10,6 +10,7 @@ from dataclasses import replace
 from forerun.clock.host_speed import host_shares
 from forerun.experience import Correction
 from forerun.forecasting.card_warnings import card_warnings
+from forerun.forecasting.engine_warnings import engine_warnings
 from forerun.forecasting.expert_warnings import expert_warnings
 from forerun.forecasting.float8_warnings import float8_warnings
 from forerun.forecasting.host_warnings import host_warnings
@@ -258,6 +259,7 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
     warnings.extend(quantization_warnings(request.settings, model.longest.trace, model.costs))
     warnings.extend(adapter_warnings(request.settings, model.longest.trace, model.costs))
     warnings.extend(float8_warnings(request.settings))
+    warnings.extend(engine_warnings(request.settings))
     warnings.extend(expert_warnings(model.longest.trace, model.costs))
     if request.settings.versions:
         warnings.extend(version_warnings(request.settings))

@@ -129,7 +129,14 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
     Raises:
         InvalidSettings: the result breaks a rule.
     """
-    return settings_from(settings.model_dump() | {"parallel": layout.parallel} | changes)
+    return settings_from(settings.model_dump() | {"parallel": layout.parallel | _program(settings, layout)} | changes)
+
+
+def _program(settings: Settings, layout: ClusterLayout) -> dict[str, Any]:
+    """Words of `parallel` that say how a program runs any layout."""
+    parallel = settings.parallel
+    words = {"engine": parallel.engine} if parallel.engine != "pytorch" else {}
+    return words | ({"async_tensor": True} if parallel.async_tensor and layout.sequence_parallel else {})
 
 
 def layouts_of(settings: Settings, gpus: int, experts: int = 0) -> Iterator[ClusterLayout]:
@@ -138,9 +145,13 @@ def layouts_of(settings: Settings, gpus: int, experts: int = 0) -> Iterator[Clus
     Layers and sequences are split inside a machine only, not both; experts are dealt to its GPUs too. The stages of a
     pipeline hold whole layers, or layers split over two ranks or a machine. Sharding goes over all data ranks, over
     those of one machine, and over the number of machines half-way between. Where a rank has several rows of the global
-    batch, weights may be gathered, and gradients sent, once a step.
+    batch, weights may be gathered, and gradients sent, once a step, as Megatron always does.
     """
     for layout in _layouts(settings, gpus, experts):
+        if settings.parallel.engine == "megatron":
+            if layout.kind != "ddp":
+                yield replace(layout, zero=int(layout.kind == "fsdp" and layout.pipeline == 1))
+            continue
         yield layout
         is_repeated = layout.kind == "fsdp" and layout.pipeline == 1
         if is_repeated and settings.global_batch_size >= 2 * layout.data_ranks:
@@ -261,14 +272,9 @@ def require_searchable(settings: Settings) -> None:
     """Refuse settings whose ways over GPUs the search does not know.
 
     Raises:
-        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts, or exchanges in parts.
+        InvalidSettings: ZeRO, offloading, a pipeline, split sequences or dealt experts.
     """
     parallel = settings.parallel
-    if parallel.async_tensor:
-        raise InvalidSettings(
-            "--gpus: compares layouts whose exchanges are waited for; found parallel.async_tensor=true. Leave it out, "
-            "and forecast the layout that is chosen with it."
-        )
     if parallel.zero or parallel.offload != "none" or parallel.pipeline * parallel.context * parallel.expert > 1:
         raise InvalidSettings(
             f"--gpus: chooses the layout itself; found parallel.zero={parallel.zero}, offload="

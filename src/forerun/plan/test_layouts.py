@@ -107,11 +107,21 @@ def test_the_bound_lies_below_the_state_of_a_forecast_and_near_it():
 def test_other_ways_over_gpus_are_refused():
     with pytest.raises(InvalidSettings, match="parallel.zero=2"):
         require_searchable(settings_from(RUN | {"parallel": {"data": 8, "zero": 2}}))
-    in_parts = settings_from(RUN | {"parallel": {"tensor": 2, "sequence_parallel": True, "async_tensor": True}})
-    with pytest.raises(InvalidSettings, match=r"parallel\.async_tensor=true"):
-        require_searchable(in_parts)
     with pytest.raises(InvalidSettings, match="pipeline=2"):
         require_searchable(settings_from(RUN | {"parallel": {"pipeline": 2}}))
+
+
+def test_words_of_the_program_are_those_of_every_layout():
+    """Exchanges in parts where layers are split along the sequence; Megatron gathers once a step and has no DDP."""
+    words = {"tensor": 2, "sequence_parallel": True, "async_tensor": True, "engine": "megatron"}
+    settings = settings_from(RUN | {"parallel": words})
+    require_searchable(settings)
+    layouts = list(layouts_of(settings, 64))
+    assert {layout.kind for layout in layouts} == {"fsdp", "none"}
+    assert all(layout.zero == (layout.pipeline == 1) for layout in layouts if layout.kind == "fsdp")
+    for layout in layouts[:: len(layouts) // 6]:
+        parallel = with_layout(settings, layout).parallel
+        assert (parallel.engine, parallel.async_tensor) == ("megatron", layout.sequence_parallel)
 
 
 def test_pipelines_have_whole_or_split_layers_and_one_part_or_several():

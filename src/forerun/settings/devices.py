@@ -13,7 +13,7 @@ LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
-    "context": 1, "expert": 1, "async_tensor": False,
+    "context": 1, "expert": 1, "async_tensor": False, "engine": "pytorch",
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -34,6 +34,10 @@ class ParallelSettings(PlainSection):
     async_tensor: bool = False
     """With `sequence_parallel`: what ranks of `tensor` exchange goes in parts beside the products next to it, as
     asynchronous tensor parallelism of PyTorch and Megatron's `--tp-comm-overlap` do. Forecast; not trained."""
+    engine: Literal["pytorch", "megatron"] = "pytorch"
+    """Whose program runs the layout. Megatron-Core's products add to the sums of gradients, its loss over split logits
+    is one kernel, split layers gather again in the backward pass, weights are cast to float8 once a step, and stages
+    hold what arrived until it was used; its fused layers are taken as compiled blocks. Forecast; not trained."""
     pipeline: Count = 1
     """Stages that the layers are dealt to, one after the other (pipeline parallelism); the micro-batches that go
     through them are those of `batch.gradient_accumulation_steps`."""
@@ -174,5 +178,11 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             p.async_tensor and not p.sequence_parallel,
             "parallel.async_tensor: hides the gathers and scatters of parallel.sequence_parallel; found "
             "sequence_parallel=false. Set it to true, or parallel.async_tensor to false.",
+        ),
+        (
+            p.engine == "megatron" and (p.kind == "ddp" or (p.shard_ranks > 1 and p.pipeline == 1 and p.zero != 1)),
+            f"parallel.engine: megatron is known with its distributed optimizer, which exchanges weights and "
+            f"gradients once a step; found kind={p.kind!r} and zero={p.zero}. Name parallel.shard in place of data, "
+            f"and set parallel.zero to 1, or parallel.engine to pytorch.",
         ),
     ]

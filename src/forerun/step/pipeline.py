@@ -4,14 +4,17 @@ Each rank keeps the blocks of its stages, under the names that they have in the 
 passes on what it is given. The first stage keeps the embedding, the last one the final norm and the output layer. The
 micro-batches of an optimizer step go through the stages in the order of the schedule, and their losses are summed as
 everywhere else. With FSDP the weights of a stage stay gathered from its first use to the end of the step, as torchtitan
-has it: they would be gathered once more for each micro-batch.
+has it: they would be gathered once more for each micro-batch. PyTorch makes room at once for all that will arrive in a
+step; with `parallel.engine: megatron` there is room for one micro-batch from when it arrives until it was used.
 
 Not covered: tied embeddings, packed micro-batches, adapters but LoRA, quantised weights, DDP, loss scaling, models
 with learned positions.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -107,6 +110,20 @@ class _Known:
         return 1
 
 
+def _without_buffers(infos: Mapping[int, Iterable[Any]], result: Any = None) -> Any:
+    """Drop what tensors of other stages arrive in, and return `result`."""
+    for info in itertools.chain.from_iterable(infos.values()):
+        info.buffer = None
+    return result
+
+
+def _make_buffers(infos: Iterable[Any], device: torch.device) -> None:
+    """Make room for what arrives next; what the step itself is given has no source."""
+    for info in infos:
+        if info.source is not None and info.tensor_meta is not None:
+            info.buffer = torch.empty(info.tensor_meta.shape, dtype=info.tensor_meta.dtype, device=device)
+
+
 class Pipeline:
     """The stages of one rank, and the schedule that runs them."""
 
@@ -122,20 +139,46 @@ class Pipeline:
         self._policy, self._config = policy_of(settings), model.config
         self._parts: dict[int, StageModule] = getattr(unwrapped(model), STAGES)
         self._schedule: Any = None
+        self._sent: dict[Any, weakref.ref[Tensor]] = {}
+        """By stage, what it sent last; only of an engine that gives it back."""
         self.passes: Passes | None = None
         """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
-        pipeline = self
+        pipeline, is_fresh = self, settings.parallel.engine == "megatron"
 
         class Stage(PipelineStage):
             """A stage whose passes are observed."""
 
+            def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+                result = super()._prepare_forward_infra(*args, **kwargs)
+                return _without_buffers(self.args_recv_info, result) if is_fresh else result
+
+            def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+                result = super()._prepare_backward_infra(*args, **kwargs)
+                return _without_buffers(self.grad_recv_info, result) if is_fresh else result
+
+            def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
+                if is_fresh:
+                    _make_buffers(self.args_recv_info[fwd_chunk_id], self.device)
+                return super().get_fwd_recv_ops(fwd_chunk_id)
+
+            def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
+                if is_fresh:
+                    _make_buffers(self.grad_recv_info[bwd_chunk_id], self.device)
+                return super().get_bwd_recv_ops(bwd_chunk_id)
+
             def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.FORWARD):
-                    return super().forward_one_chunk(*args, **kwargs)
+                    output = super().forward_one_chunk(*args, **kwargs)
+                if is_fresh and not self.is_last:
+                    pipeline._drop_sent(self, output)
+                return output
 
-            def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+            def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.BACKWARD):
-                    return super().backward_one_chunk(*args, **kwargs)
+                    result = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+                if is_fresh:
+                    _without_buffers({0: self.args_recv_info[bwd_chunk_id], 1: self.grad_recv_info[bwd_chunk_id]})
+                return result
 
             def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.BACKWARD):
@@ -170,6 +213,13 @@ class Pipeline:
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
         unwrapped(model).forward = self.score
+
+    def _drop_sent(self, stage: Any, output: Tensor) -> None:
+        """Give back what a stage sent before, of which the backward pass needs the graph alone."""
+        before, self._sent[stage] = self._sent.get(stage), weakref.ref(output)
+        tensor = before() if before is not None else None
+        if tensor is not None:
+            tensor.untyped_storage().resize_(0)
 
     def start_anew(self, micro_batches: int) -> None:
         """Make the schedule, with the buffers of what will arrive, once more: for so many micro-batches."""

@@ -25,8 +25,9 @@ from collections.abc import Callable, Container
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -110,7 +111,7 @@ def split(model: nn.Module, settings: Settings, mesh: Any, stage: StageModule | 
     is_tied = output_layer is not None and getattr(output_layer, "weight", None) is getattr(input_layer, "weight", 0)
     blocks = blocks_of(bare)
     mixtures = split_mixtures(bare, settings, mesh)
-    styles, parents = _styles(bare, plan, SEQUENCE if sequence else Replicate(), mixtures)
+    styles, parents = _styles(bare, plan, settings, mixtures)
     layout = SEQUENCE if sequence else Replicate()
     if sequence:
         _require_split_attention(bare, parents)
@@ -129,10 +130,10 @@ def split(model: nn.Module, settings: Settings, mesh: Any, stage: StageModule | 
             blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
         else:
             blocks[0].register_forward_hook(stage.take)
-        if stage is None or stage.is_last:
-            blocks[-1].register_forward_hook(functools.partial(_join, mesh))
     for module, style in styles.items():
         parallelize_module(module, mesh, style, src_data_rank=None)
+    if sequence and (stage is None or stage.is_last):
+        (_final_norm(bare) or blocks[-1]).register_forward_hook(functools.partial(_join, mesh))  # after its style's
     if output_layer in styles:
         output_layer.register_forward_hook(_whole_in_evaluation)  # after that of its style, which wants a DTensor
     if settings.compile != "none" and input_layer in styles:
@@ -147,17 +148,18 @@ def split(model: nn.Module, settings: Settings, mesh: Any, stage: StageModule | 
 
 
 def _styles(
-    model: nn.Module, plan: dict[str, str], between: Any, mixtures: Container[nn.Module]
+    model: nn.Module, plan: dict[str, str], settings: Settings, mixtures: Container[nn.Module]
 ) -> tuple[dict[nn.Module, ParallelStyle], dict[nn.Module, list[nn.Module]]]:
     """How each module with weights is split, and the layers split by columns by the module that they are in.
 
-    `between` is how activations lie between the split layers of blocks. Modules inside `mixtures` are left out.
+    Modules inside `mixtures` are left out.
     """
     bare: Any = model
+    between = SEQUENCE if settings.parallel.sequence_parallel else Replicate()
     input_layer, output_layer = bare.get_input_embeddings(), bare.get_output_embeddings()
     styles: dict[nn.Module, ParallelStyle] = {}
     parents: dict[nn.Module, list[nn.Module]] = {}
-    inside = {id(part) for block in blocks_of(model) for part in block.modules()}
+    inside = {id(part) for block in [*blocks_of(model), _final_norm(model)] if block for part in block.modules()}
     for name, module in model.named_modules():
         style = next((s for pattern, s in plan.items() if fnmatch.fnmatchcase(name, pattern)), None)
         if isinstance(module, PassedOn) or module in mixtures or module in styles:  # of a layer with adapters
@@ -166,7 +168,7 @@ def _styles(
         if module is output_layer:
             styles[module] = ColwiseParallel(use_local_output=False)
         elif module is input_layer:
-            styles[module] = RowwiseParallel(input_layouts=Replicate())
+            styles[module] = _embedding_style(module, settings)
         elif style == COLUMNS:
             styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)()
             styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel() for up in ups}
@@ -180,6 +182,13 @@ def _styles(
         elif any(True for _ in module.parameters(recurse=False)):
             styles[module] = _Replicated(between if id(module) in inside else Replicate())
     return styles, parents
+
+
+def _embedding_style(module: nn.Module, settings: Settings) -> ParallelStyle:
+    is_plain = type(module).forward is nn.Embedding.forward
+    if settings.parallel.engine == "megatron" and is_plain:
+        return _VocabularyPart()
+    return RowwiseParallel(input_layouts=Replicate())
 
 
 def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
@@ -251,6 +260,17 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return list(max(lists, key=len))
 
 
+def _final_norm(model: nn.Module) -> nn.Module | None:
+    """The module that works on each token after the last block; None where it is not known to be the only one."""
+    blocks = blocks_of(model)
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and blocks[0] in list(module)]
+    backbone: Any = next(module for module in model.modules() if lists[0] in list(module.children()))
+    ends = (lists[0], backbone.get_input_embeddings())
+    others = [each for each in backbone.children() if each not in ends and any(True for _ in each.parameters())]
+    is_norm = len(others) == 1 and all(parameter.dim() == 1 for parameter in others[0].parameters())
+    return others[0] if is_norm else None
+
+
 def split_loss(settings: Settings) -> contextlib.AbstractContextManager[Any]:
     """Around forward and backward passes whose logits are split over ranks."""
     return loss_parallel() if settings.parallel.tensor > 1 else contextlib.nullcontext()
@@ -263,6 +283,32 @@ class _Whole(ParallelStyle):
         for name, parameter in list(module.named_parameters(recurse=False)):
             tensor = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+        return module
+
+
+class _VocabularyPart(ParallelStyle):
+    """An embedding of which each rank looks up its own rows, the gradient being of those alone.
+
+    Source: Megatron-Core 0.16, `VocabParallelEmbedding` (`tensor_parallel/layers.py`). PyTorch's own style (2.13) makes
+    the gradient of the whole vocabulary on every rank.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: Any) -> nn.Module:
+        embedding: Any = module
+        rows, whole = embedding.num_embeddings, embedding.weight
+        own = distribute_tensor(whole, device_mesh, [Shard(0)], src_data_rank=None)
+        embedding.register_parameter("weight", nn.Parameter(own, requires_grad=whole.requires_grad))
+        begin = device_mesh.get_local_rank() * -(-rows // device_mesh.size())
+
+        def look_up(ids: Tensor) -> Tensor:
+            weight = embedding.weight.to_local()
+            is_elsewhere = (ids < begin) | (ids >= begin + len(weight))
+            own_ids = (ids - begin).masked_fill(is_elsewhere, 0)
+            part = F.embedding(own_ids, weight).masked_fill(is_elsewhere.unsqueeze(-1), 0.0)
+            split_sum = DTensor.from_local(part, device_mesh, [Partial()], run_check=False)
+            return split_sum.redistribute(placements=[Replicate()]).to_local()
+
+        embedding.forward = look_up
         return module
 
 

@@ -48,6 +48,11 @@ def join_group(settings: Settings, device_type: str) -> None:
             "parallel.async_tensor: exchanges in parts beside products are forecast, and not trained with yet; found "
             "true. Set it to false; losses and weights are the same."
         )
+    if settings.parallel.engine != "pytorch":
+        raise NotSupported(
+            f"parallel.engine: Forerun trains with PyTorch's own layouts; found {settings.parallel.engine!r}, which is "
+            f"forecast. Set it to pytorch, or train with Megatron-LM by what forerun plan --script megatron writes."
+        )
     required = settings.parallel.world_size
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if settings.parallel.is_alone and started == 1:

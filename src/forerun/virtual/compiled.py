@@ -9,6 +9,7 @@ Matrix products, attention and whatever is not known stay kernels of their own.
 """
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from forerun.trace import Phase
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
+from forerun.virtual.megatron import WeightCasts, is_weight, mark_computed_again, nodes_of_weights
 from forerun.virtual.process_group import imported_streams
 from forerun.virtual.recorder import Recorder
 
@@ -32,11 +34,15 @@ GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 
 
 def virtual_backend(
-    recorder: Recorder, mode: str, prepared: Callable[["CompiledGraph"], Any] = lambda graph: graph
+    recorder: Recorder,
+    mode: str,
+    prepared: Callable[["CompiledGraph"], Any] = lambda graph: graph,
+    casts: WeightCasts | None = None,
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
     """A backend for `torch.compile` that plays graphs on the virtual device and has them recorded.
 
-    `prepared` gets each graph and returns what is called in its place.
+    `prepared` gets each graph and returns what is called in its place; `casts` has graphs compute once a step what
+    depends on weights alone, and gather again in backward passes.
     """
     pool = GraphPool() if mode in GRAPH_MODES else None
 
@@ -46,13 +52,15 @@ def virtual_backend(
         _post_grad_passes(graph, inputs, is_inference=is_inference)
         last = takes_channels_last(graph, is_inference=is_inference)
         static = how.get("static_input_idxs") or ()
-        return prepared(CompiledGraph(graph, recorder, pool, static=static, channels_last=last))
+        return prepared(CompiledGraph(graph, recorder, pool, static=static, channels_last=last, casts=casts))
 
     def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
         # torch/_inductor/config.py:1079 (2.13): folding reads the values of constants, and fake tensors have none
-        patches = {"joint_graph_constant_folding": False}
+        patches: dict[str, Any] = {"joint_graph_constant_folding": False}
+        if casts is not None:
+            patches["joint_custom_pre_pass"] = mark_computed_again
         return compile_fx(graph, inputs, inner_compile=compile_inside, config_patches=patches)  # type: ignore[arg-type]
 
     return backend
@@ -201,6 +209,7 @@ class CompiledGraph:
         static: Sequence[int],
         *,
         channels_last: bool = False,
+        casts: WeightCasts | None = None,
     ):
         # torch/_functorch/_aot_autograd/utils.py:125 (2.13) looks for it on the instance: inputs arrive in one list,
         # which is emptied so that they can die while the graph runs
@@ -215,6 +224,8 @@ class CompiledGraph:
         self.ending = self._ending()
         self.copied = [i for i in range(len(self.inputs)) if i not in set(static)] if pool else []
         self.channels_last = channels_last
+        self.casts, self.weights = casts, [node for node in self.inputs if casts is not None and is_weight(node)]
+        self.of_weights = self._kernels_of_weights() if casts is not None else set[int]()
 
     def __call__(self, arguments: list[Any]) -> Any:
         """Play the graph."""
@@ -222,14 +233,31 @@ class CompiledGraph:
         arguments.clear()
         with self.recorder.issued_by("graph" if self.pool else "compiled"), self._in_pool():
             self._copy_inputs(values)
+            weights = [values[node] for node in self.weights]
+            held = self.casts.values(self, weights) if self.casts is not None else None
+            is_known = bool(held)
+            values |= held or {}
             for number, kernel in enumerate(self.kernels):
-                self._play(kernel, number, values)
+                if not (is_known and number in self.of_weights):
+                    self._play(kernel, number, values)
+                if held is not None and not is_known and number in self.of_weights:
+                    held.update((node, values[node]) for node in kernel.nodes if self._is_read_elsewhere(node))
                 for node in self.last_use.get(number, ()):
                     values.pop(node, None)
             results = [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
         if self.pool is not None:
             self.pool.keep(results)
         return results
+
+    def _kernels_of_weights(self) -> set[int]:
+        """Numbers of the kernels that work on weights alone."""
+        nodes = nodes_of_weights(self.graph.graph)
+        return {number for number, kernel in enumerate(self.kernels) if nodes.issuperset(kernel.nodes)}
+
+    def _is_read_elsewhere(self, node: fx.Node) -> bool:
+        """Whether a kernel that works on more than weights reads a value of one that does not."""
+        inside = itertools.chain.from_iterable(self.kernels[number].nodes for number in self.of_weights)
+        return not set(node.users).issubset(inside)
 
     def _copy_inputs(self, values: dict[fx.Node, Any]) -> None:
         """Copy inputs that move to fixed addresses, which is where a CUDA graph reads them."""

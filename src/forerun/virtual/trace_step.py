@@ -40,6 +40,7 @@ from forerun.step.zero import ZeroOptimizer
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.fused_kernels import fused_kernels
+from forerun.virtual.megatron import as_megatron
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
     masks_fill,
@@ -152,11 +153,14 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
         place(model, session.torch_device)
         stack.enter_context(fused_kernels(model, settings, device, session.recorder))
         session.name_modules(model)
-        compiler = virtual_backend(session.recorder, settings.compile)
+        casts = stack.enter_context(as_megatron(settings, workload, session.recorder))
+        compiler = virtual_backend(session.recorder, settings.compile, casts=casts)
         with steady_buckets():
             step = bind_step(
                 settings, workload, model, session.torch_device.type, compiler, device.compute_capability, mesh
             )  # fmt: skip
+        if casts is not None:
+            step.optimizer.register_step_post_hook(lambda *_: casts.begin_step())
         replicated = replica(step.called)
         if replicated is not None:
             record_reductions(replicated, session.recorder)
@@ -165,11 +169,7 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
 
 
 def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
-    return guarded(
-        UntraceableOp,
-        lambda: f"{settings.model.name} cannot be traced for {device.name}",
-        remedy_for_trace,
-    )
+    return guarded(UntraceableOp, lambda: f"{settings.model.name} cannot be traced for {device.name}", remedy_for_trace)
 
 
 def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
