@@ -140,6 +140,14 @@ def hides_tensor_exchanges(run: ClusterRun) -> bool:
     return "async TP" in run["notes"] or any(str(run.arguments.get(word)) in ("True", "1") for word in words)
 
 
+def _is_along_sequence(run: ClusterRun) -> bool:
+    """Whether split layers have parts of the sequence between them: as stated, or as hidden exchanges need it.
+
+    Megatron-Core refuses `--tp-comm-overlap` without it (megatron/training/arguments.py).
+    """
+    return run["sequence_parallel"] in ("True", "1") or (not run["sequence_parallel"] and hides_tensor_exchanges(run))
+
+
 def is_megatron(run: ClusterRun) -> bool:
     """Whether Megatron-Core ran it, directly or below NeMo and Megatron-Bridge."""
     return "megatron" in run["family"] or run["family"].startswith(("nemo", "mlperf"))
@@ -187,7 +195,7 @@ def _layout(run: ClusterRun) -> dict[str, Any]:
     if is_adapted(run) and is_megatron(run):
         layout = {"shard": 1, "replicate": run.whole("dp")}  # gathers nothing but adapters, as PyTorch's would
     if tensor > 1:
-        layout |= {"tensor": tensor, "sequence_parallel": run["sequence_parallel"] in ("True", "1")}
+        layout |= {"tensor": tensor, "sequence_parallel": _is_along_sequence(run)}
         if layout["sequence_parallel"] and hides_tensor_exchanges(run):
             layout["async_tensor"] = True
     if context > 1:
