@@ -2,7 +2,8 @@
 
 AIConfigurator timed float8 products (vLLM 0.24.0, CUTLASS, one scale a tensor) with the cast of the activations before
 them. One pass over these, which reads 2 bytes a value and writes 1, is taken out; what is left is learned as what a GPU
-adds to the coefficients of its bfloat16 products, with float8's peak and width. Writes `float8_lean` of
+adds to the coefficients of its bfloat16 products, with float8's peak and width. Half of the timings have an odd number
+of rows, which `torch._scaled_mm` takes of no gradient's factors: they are left out. Writes `float8_lean` of
 `src/forerun/clock/priors.json`; prints errors on rows that were not learned, before and after. Takes 10 s.
 
 Not covered: products of few rows, which a training step makes at its end only; scales by rows or blocks.
@@ -26,6 +27,8 @@ from forerun.hardware.catalogue import device
 WIDTH, LEARNED, JUDGED = 1.0, 600, 1000
 LEAST = (2048, 512, 512)
 """Rows (tokens of a micro-batch), columns and inner length of a training step's products at least."""
+MULTIPLE = 16
+"""Of the rows of a product, which is the inner length of the one that makes the gradient of its weight."""
 CAST_BYTES = 3
 """Bytes of the cast of one activation: two read, one written."""
 LEAST_SHARE = 0.3
@@ -38,7 +41,8 @@ def rows_of(folder: Path) -> dict[str, Array]:
     with gzip.open(folder / "aiconfigurator" / "gemm_fp8.csv.gz", "rt") as file:
         for row in csv.DictReader(file):
             shape = [float(row[name]) for name in ("m", "n", "k")]
-            if row["system"] in TENSOR_GPUS and all(a >= b for a, b in zip(shape, LEAST, strict=True)):
+            is_of_step = all(a >= b for a, b in zip(shape, LEAST, strict=True)) and shape[0] % MULTIPLE == 0
+            if row["system"] in TENSOR_GPUS and is_of_step:
                 name = TENSOR_GPUS[row["system"]]
                 by_gpu.setdefault(name, []).append([1.0, *shape, float(row["latency_ms"]) / 1e3])
     return {name: np.array(rows) for name, rows in by_gpu.items()}

@@ -32,9 +32,19 @@ def refuse_unsupported(settings: Settings) -> None:
 
     Raises:
         NotSupported: FSDP with weights in 8 bits, or with an optimizer that looks at whole matrices; layouts that are
-            compiled in a way that is not built.
+            compiled in a way that is not built; what Megatron-Core has no parts for.
     """
     _refuse_compiled(settings)
+    if settings.parallel.engine == "megatron":
+        refuse_together(
+            settings, "parallel.engine",
+            [
+                ("workload", settings.workload != "causal-lm", "its parts are known for causal-lm"),
+                ("adapter.kind", settings.adapter.kind != "none", "its adapters are others than peft's"),
+                ("quantization", settings.quantization != "none", "it has no packed weights"),
+                ("cross_entropy", settings.cross_entropy != "full", "its own loss has whole logits"),
+            ],
+        )  # fmt: skip
     if settings.parallel.kind != "fsdp":
         return
     if settings.cross_entropy == "chunked":

@@ -9,6 +9,7 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
+from forerun.step.build import refuse_unsupported
 from forerun.step.heads import generic_workload
 from forerun.trace import OP, Phase
 from forerun.train.ranks import join_group
@@ -133,6 +134,16 @@ def test_what_is_not_known_of_megatron_is_refused():
             settings(parallel | {"engine": "megatron"})
     with pytest.raises(NotSupported, match=r"parallel\.engine.*--script megatron"):
         join_group(settings(SPLIT | {"engine": "megatron"}), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"adapter": {"kind": "lora"}}, "adapter.kind"), ({"workload": "masked-lm"}, "workload"),
+     ({"cross_entropy": "chunked"}, "cross_entropy")],
+)  # fmt: skip
+def test_steps_that_megatron_has_no_parts_for_are_refused(changes, word):
+    with pytest.raises(NotSupported, match=rf"{word}.*parallel\.engine=megatron"):
+        refuse_unsupported(settings({"shard": 2, "zero": 1, "engine": "megatron"}, **changes))
 
 
 def test_nodes_of_weights_depend_on_nothing_else():
