@@ -11,10 +11,8 @@ Not covered: tied embeddings, packed micro-batches, adapters but LoRA, quantised
 with learned positions.
 """
 
-import itertools
 import math
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -32,6 +30,7 @@ from forerun.step.parallel import PIPELINE, TENSOR, refuse_together, unwrapped
 from forerun.step.pipeline_stages import IDS, STAGES, StageModule, places_on_rank
 from forerun.step.precision import policy_of
 from forerun.step.split_adapters import require_split_adapters
+from forerun.step.stage_rooms import Rooms
 from forerun.step.workload import BLANK
 from forerun.trace import Phase
 
@@ -110,26 +109,16 @@ class _Known:
         return 1
 
 
-def _without_buffers(infos: Mapping[int, Iterable[Any]], result: Any = None) -> Any:
-    """Drop what tensors of other stages arrive in, and return `result`."""
-    for info in itertools.chain.from_iterable(infos.values()):
-        info.buffer = None
-    return result
+def _stage_class(settings: Settings) -> type:
+    from torch.distributed.pipelining import PipelineStage
 
-
-def _make_buffers(infos: Iterable[Any], device: torch.device) -> None:
-    """Make room for what arrives next; what the step itself is given has no source."""
-    for info in infos:
-        if info.source is not None and info.tensor_meta is not None:
-            info.buffer = torch.empty(info.tensor_meta.shape, dtype=info.tensor_meta.dtype, device=device)
+    return type("RoomsStage", (Rooms, PipelineStage), {}) if settings.parallel.engine == "megatron" else PipelineStage
 
 
 class Pipeline:
     """The stages of one rank, and the schedule that runs them."""
 
     def __init__(self, settings: Settings, model: Any, mesh: Any, device_type: str):
-        from torch.distributed.pipelining import PipelineStage
-
         self._settings, self._mesh, self._group = settings, mesh, mesh[PIPELINE].get_group()
         self._rank, self.micro_batches = self._group.rank(), settings.batch.gradient_accumulation_steps
         self._device = torch.device(device_type)
@@ -139,46 +128,21 @@ class Pipeline:
         self._policy, self._config = policy_of(settings), model.config
         self._parts: dict[int, StageModule] = getattr(unwrapped(model), STAGES)
         self._schedule: Any = None
-        self._sent: dict[Any, weakref.ref[Tensor]] = {}
-        """By stage, what it sent last; only of an engine that gives it back."""
         self.passes: Passes | None = None
         """Stands for micro-batches that do the same, on a virtual GPU; None: each is run."""
-        pipeline, is_fresh = self, settings.parallel.engine == "megatron"
+        pipeline = self
+        base: Any = _stage_class(settings)
 
-        class Stage(PipelineStage):
+        class Stage(base):
             """A stage whose passes are observed."""
-
-            def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-                result = super()._prepare_forward_infra(*args, **kwargs)
-                return _without_buffers(self.args_recv_info, result) if is_fresh else result
-
-            def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
-                result = super()._prepare_backward_infra(*args, **kwargs)
-                return _without_buffers(self.grad_recv_info, result) if is_fresh else result
-
-            def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
-                if is_fresh:
-                    _make_buffers(self.args_recv_info[fwd_chunk_id], self.device)
-                return super().get_fwd_recv_ops(fwd_chunk_id)
-
-            def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
-                if is_fresh:
-                    _make_buffers(self.grad_recv_info[bwd_chunk_id], self.device)
-                return super().get_bwd_recv_ops(bwd_chunk_id)
 
             def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.FORWARD):
-                    output = super().forward_one_chunk(*args, **kwargs)
-                if is_fresh and not self.is_last:
-                    pipeline._drop_sent(self, output)
-                return output
+                    return super().forward_one_chunk(*args, **kwargs)
 
-            def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+            def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.BACKWARD):
-                    result = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-                if is_fresh:
-                    _without_buffers({0: self.args_recv_info[bwd_chunk_id], 1: self.grad_recv_info[bwd_chunk_id]})
-                return result
+                    return super().backward_one_chunk(*args, **kwargs)
 
             def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
                 with pipeline._observer.phase(Phase.BACKWARD):
@@ -213,13 +177,6 @@ class Pipeline:
 
         self._stage_class = VirtualStage if self._is_virtual else Stage
         unwrapped(model).forward = self.score
-
-    def _drop_sent(self, stage: Any, output: Tensor) -> None:
-        """Give back what a stage sent before, of which the backward pass needs the graph alone."""
-        before, self._sent[stage] = self._sent.get(stage), weakref.ref(output)
-        tensor = before() if before is not None else None
-        if tensor is not None:
-            tensor.untyped_storage().resize_(0)
 
     def start_anew(self, micro_batches: int) -> None:
         """Make the schedule, with the buffers of what will arrive, once more: for so many micro-batches."""

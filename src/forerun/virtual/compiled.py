@@ -234,14 +234,15 @@ class CompiledGraph:
         with self.recorder.issued_by("graph" if self.pool else "compiled"), self._in_pool():
             self._copy_inputs(values)
             weights = [values[node] for node in self.weights]
-            held = self.casts.values(self, weights) if self.casts is not None else None
-            is_known = bool(held)
-            values |= held or {}
+            cast = self.casts.values(self, weights) if self.casts is not None else None
+            is_again = bool(cast)
+            values |= cast or {}
             for number, kernel in enumerate(self.kernels):
-                if not (is_known and number in self.of_weights):
+                is_cast = cast is not None and number in self.of_weights
+                if not (is_cast and is_again):
                     self._play(kernel, number, values)
-                if held is not None and not is_known and number in self.of_weights:
-                    held.update((node, values[node]) for node in kernel.nodes if self._is_read_elsewhere(node))
+                if cast is not None and is_cast and not is_again:
+                    cast.update((node, values[node]) for node in kernel.nodes if self._is_read_elsewhere(node))
                 for node in self.last_use.get(number, ()):
                     values.pop(node, None)
             results = [value_of(argument, values) for argument in self.output.args[0]]  # type: ignore[union-attr]
