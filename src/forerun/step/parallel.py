@@ -27,6 +27,9 @@ SHARDED_OPTIMIZERS = ("adamw", "sgd")
 """Rules that work on shards: element by element."""
 
 
+MEGATRON_SCHEDULES = ("1f1b", "interleaved")
+
+
 def refuse_unsupported(settings: Settings) -> None:
     """Refuse what cannot be sharded.
 
@@ -43,6 +46,8 @@ def refuse_unsupported(settings: Settings) -> None:
                 ("adapter.kind", settings.adapter.kind != "none", "its adapters are others than peft's"),
                 ("quantization", settings.quantization != "none", "it has no packed weights"),
                 ("cross_entropy", settings.cross_entropy != "full", "its own loss has whole logits"),
+                ("parallel.schedule", settings.parallel.schedule not in MEGATRON_SCHEDULES, "its schedules are "
+                 f"{' and '.join(MEGATRON_SCHEDULES)}"),
             ],
         )  # fmt: skip
     if settings.parallel.kind != "fsdp":

@@ -139,11 +139,13 @@ def test_what_is_not_known_of_megatron_is_refused():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [({"adapter": {"kind": "lora"}}, "adapter.kind"), ({"workload": "masked-lm"}, "workload"),
-     ({"cross_entropy": "chunked"}, "cross_entropy")],
+     ({"cross_entropy": "chunked"}, "cross_entropy"),
+     ({"parallel": {"pipeline": 2, "schedule": "gpipe", "engine": "megatron"}}, "parallel.schedule")],
 )  # fmt: skip
 def test_steps_that_megatron_has_no_parts_for_are_refused(changes, word):
+    own = {"parallel": {"shard": 2, "zero": 1, "engine": "megatron"}} | changes
     with pytest.raises(NotSupported, match=rf"{word}.*parallel\.engine=megatron"):
-        refuse_unsupported(settings({"shard": 2, "zero": 1, "engine": "megatron"}, **changes))
+        refuse_unsupported(settings(**own))
 
 
 def test_nodes_of_weights_depend_on_nothing_else():
