@@ -115,8 +115,9 @@ def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
 
 @pytest.mark.parametrize(
     ("columns", "is_hidden"),
-    [({}, None), ({"notes": "async TP"}, True), ({"notes": "async TP", "sequence_parallel": ""}, True),
-     ({"notes": "async TP", "sequence_parallel": "False"}, None),
+    [({}, None), ({"notes": "async TP"}, True), ({"notes": "async TP", "sequence_parallel": ""}, None),
+     ({"family": BRIDGE, "model": "Llama-3-70B", "sequence_parallel": ""}, True),
+     ({"family": BRIDGE, "model": "Llama-3-70B", "sequence_parallel": "False"}, None),
      ({"config_json": '{"TP_COMM_OVERLAP": "1"}'}, True), ({"config_json": '{"TP_COMM_OVERLAP": "False"}'}, None),
      ({"family": BRIDGE, "model": "Llama-3-70B"}, True),
      ({"family": BRIDGE, "model": "Llama-3-70B", "task": "LoRA"}, None)],

@@ -112,6 +112,10 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (run["compile"] == "True" and not _is_compiled(run), "compiled blocks as eager ones"),
         (bool(run["fp8"]) and not _is_compiled(run), "casts to float8 as eager ones"),
         ("nanotron" in run["family"], "weights under autocast instead of bf16 beside fp32 copies"),
+        (
+            str(run.arguments.get("tp_linear_async_communication")) == "True",
+            "gathers beside a rank's own part of a product as waited for",
+        ),
         (is_tied, "tied embeddings of stages as two"),
         (bool(run["fp8"]) and is_megatron(run), "TransformerEngine's float8 as torchao's tensorwise, compiled blocks"),
         (bool(run["fp8"]) and not is_megatron(run), "torchao of 2026 instead of its year's"),
@@ -132,11 +136,12 @@ def hides_tensor_exchanges(run: ClusterRun) -> bool:
     """Whether exchanges of split layers went beside products: as its notes or arguments say, or the recipe that it ran.
 
     Megatron-Bridge's recipes of dense Llama 3 set `tp_comm_overlap` wherever layers are split, but for NVFP4
-    (scripts/performance/configs/llama/llama3_llm_pretrain.py, 2a0d46e, read).
+    (scripts/performance/configs/llama/llama3_llm_pretrain.py, 2a0d46e, read). nanotron's `tp_linear_async_communication`
+    is no such word: only a rank's own part of a product goes beside the gather (tensor_parallel/functional.py, read).
     """
     if run["family"] == BRIDGE and "Llama-3" in run["model"] and not is_adapted(run):
         return True
-    words = ("TP_COMM_OVERLAP", "tp-comm-overlap", "tp_linear_async_communication")
+    words = ("TP_COMM_OVERLAP", "tp-comm-overlap")
     return "async TP" in run["notes"] or any(str(run.arguments.get(word)) in ("True", "1") for word in words)
 
 
@@ -145,7 +150,8 @@ def _is_along_sequence(run: ClusterRun) -> bool:
 
     Megatron-Core refuses `--tp-comm-overlap` without it (megatron/training/arguments.py).
     """
-    return run["sequence_parallel"] in ("True", "1") or (not run["sequence_parallel"] and hides_tensor_exchanges(run))
+    is_open = not run["sequence_parallel"] and is_megatron(run)
+    return run["sequence_parallel"] in ("True", "1") or (is_open and hides_tensor_exchanges(run))
 
 
 def is_megatron(run: ClusterRun) -> bool:
