@@ -136,8 +136,8 @@ def hides_tensor_exchanges(run: ClusterRun) -> bool:
     """Whether exchanges of split layers went beside products: as its notes or arguments say, or the recipe that it ran.
 
     Megatron-Bridge's recipes of dense Llama 3 set `tp_comm_overlap` wherever layers are split, but for NVFP4
-    (scripts/performance/configs/llama/llama3_llm_pretrain.py, 2a0d46e, read). nanotron's `tp_linear_async_communication`
-    is no such word: only a rank's own part of a product goes beside the gather (tensor_parallel/functional.py, read).
+    (scripts/performance/configs/llama/llama3_llm_pretrain.py, 2a0d46e, read). `tp_linear_async_communication` is no
+    such word: nanotron has only a rank's own part of a product beside the gather (tensor_parallel/functional.py, read).
     """
     if run["family"] == BRIDGE and "Llama-3" in run["model"] and not is_adapted(run):
         return True
