@@ -90,9 +90,15 @@ def _require_titans_loop(settings: Settings) -> None:
     """Refuse what torchtitan's loop does in another way.
 
     Raises:
-        InvalidSettings: gradients that are sent once a step, or exchanges in parts beside eager products.
+        InvalidSettings: gradients that are sent once a step, exchanges in parts beside eager products, or another
+            engine.
     """
     parallel, batch = settings.parallel, settings.batch
+    if parallel.engine != "pytorch":
+        raise InvalidSettings(
+            f"--script torchtitan: runs PyTorch's own layouts; found parallel.engine={parallel.engine!r}. Set it to "
+            f"pytorch, or write --script {parallel.engine}."
+        )
     if parallel.zero == 1 and parallel.pipeline == 1 and batch.gradient_accumulation_steps > 1:
         raise InvalidSettings(
             "--script torchtitan: its loop sends gradients after each micro-batch; found parallel.zero=1 with "
@@ -192,6 +198,8 @@ def _megatron_layout(settings: Settings) -> list[str]:
         lines.append("--sequence-parallel")
     if parallel.async_tensor:
         lines.append("--tp-comm-overlap")
+    if parallel.engine == "megatron":  # what its forecast is of, and its own default is not
+        lines.append("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
     if parallel.kind != "fsdp":
         return lines
     if parallel.zero == 1 or parallel.pipeline > 1:

@@ -90,3 +90,13 @@ def test_exchanges_in_parts_and_compiled_blocks_are_named_in_each_tools_words():
     assert toml["parallelism"]["enable_async_tensor_parallel"] is True
     assert toml["compile"] == {"enable": True, "components": ["model", "loss"]}
     assert "compile" not in tomllib.loads(torchtitan_settings(spread(shard=4)))
+
+
+def test_the_engine_of_a_layout_is_the_tool_that_it_is_written_for():
+    """Its fused loss is off in Megatron-LM's own defaults, and part of the forecast."""
+    layout = {"shard": 4, "zero": 1, "tensor": 2, "sequence_parallel": True}
+    fused = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    assert fused in megatron_arguments(spread(**layout, engine="megatron"))
+    assert "--cross-entropy" not in megatron_arguments(spread(**layout))
+    with pytest.raises(InvalidSettings, match=r"parallel\.engine='megatron'.*--script megatron"):
+        torchtitan_settings(spread(**layout, engine="megatron"))
