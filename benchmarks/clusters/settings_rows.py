@@ -39,6 +39,8 @@ LEAST_POSITIONS = 8192
 """Longer rows than these are given positions: Llama 3 has 8,192, Llama 2 half of that."""
 MOST_STAGES = 64
 """Stages of a pipeline, times its parts, that one question traces."""
+GRAPHS = ("FULL_CUDA_GRAPH", "MCORE_CUDA_GRAPH", "LAYER_CUDA_GRAPH")
+"""Variables of MLPerf's configurations."""
 RANK, ALPHA = 16, 32
 """Of every published LoRA of 70 billion weights: Megatron-Bridge's `llama3_70b_finetune_config` (recipes/llama/
 llama3.py); of MLPerf's llama2_70b_lora the rank is stated, and which layers it tunes is assumed: the attention's."""
@@ -63,7 +65,7 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         },
         "data": {"examples": 100 * micro * steps * data},
         "activation_checkpointing": CHECKPOINTING[checkpointing_of(run) or "none"],
-        "compile": "default" if _is_compiled(run) else "none",
+        "compile": ("reduce-overhead" if has_graphs(run) else "default") if _is_compiled(run) else "none",
         "parallel": _layout(run),
         "cluster": {
             "gpus_per_node": RACK if gpu in RACKS else run.whole("gpus_per_node", 8),
@@ -85,6 +87,18 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         differences(run),
         asks_memory=_is_sharded(run) == ("FSDP" in run["sharding"]) or (_stage(run) == 1 and not _is_copied(run)),
     )
+
+
+def has_graphs(run: ClusterRun) -> bool:
+    """Whether the source says that Megatron-Core's step, or layers of it, are recorded as CUDA graphs."""
+    named = str(run.arguments.get("cuda_graph_impl", "none")) != "none"
+    by_variable = any(str(run.arguments.get(name)) in ("1", "True") for name in GRAPHS)
+    return is_megatron(run) and (named or by_variable or "CUDA graph scopes" in run["notes"])
+
+
+def hides_experts(run: ClusterRun) -> bool:
+    """Whether the source says that rows go to experts beside the passes of another micro-batch."""
+    return str(run.arguments.get("moe_a2a_overlap")) == "True" or "EP overlap on" in run["notes"]
 
 
 def _float8(run: ClusterRun) -> dict[str, Any]:
@@ -127,7 +141,6 @@ def differences(run: ClusterRun) -> tuple[str, ...]:
         (is_adapted(run) and is_megatron(run), "Megatron's adapters, A split by its rank, as peft's"),
         (is_adapted(run) and run["family"].startswith("mlperf"), "layers with adapters assumed"),
         (is_adapted(run) and run["family"].startswith("mlperf"), "dropout of adapters as none"),
-        ("EP overlap on" in run["notes"], "exchanges of experts hidden by the source, not here"),
     ]
     return tuple(text for is_so, text in listed if is_so)
 
@@ -208,6 +221,8 @@ def _layout(run: ClusterRun) -> dict[str, Any]:
         layout["context"] = context
     if run.whole("ep") > 1:
         layout["expert"] = run.whole("ep")
+        if layout.get("engine") == "megatron" and hides_experts(run):
+            layout["expert_overlap"] = True
     if pipeline > 1:
         layout |= {"pipeline": pipeline, "schedule": SCHEDULES[run["pp_schedule"]]}
         if layout["schedule"] == "interleaved":

@@ -27,6 +27,10 @@ class Issuer:
     UPDATE = "update"
     """Eager code of an optimizer, which leaves no graph."""
     COMPILED = "compiled"
+    MODULES = "modules"
+    """Eager code of Megatron-Core's blocks."""
+    EXPERTS = "experts"
+    """Megatron-Core's dispatcher and grouped layers."""
     GRAPH = "graph"
     """A recorded CUDA graph."""
     HOST = "host"
@@ -166,6 +170,8 @@ class Trace:
     """What joins the machines, as `forerun.clock.between_ranks.job_of` takes it; None where nobody said."""
     async_tensor: bool = False
     """What ranks of split layers exchange goes in parts beside the products next to it."""
+    expert_overlap: bool = False
+    """What goes to experts and back goes beside the computation of another micro-batch."""
     documents: str = ""
     """How packed documents are kept apart, in words; empty where nothing is packed."""
     paged_bytes: int = 0

@@ -15,7 +15,7 @@ from forerun.network.algorithms import Kind, Layout
 from forerun.network.catalogue import fabric, fabric_of, network, usual_network
 from forerun.network.collective import Cluster, CollectivePrice
 from forerun.network.nccl_tests import read_nccl_tests
-from forerun.trace import GROUP_SIZE, MACHINES, Call, Trace
+from forerun.trace import GROUP_SIZE, MACHINES, Call, Issuer, Trace
 
 KINDS: tuple[tuple[str, Kind], ...] = (
     ("alltoall", "all_to_all"), ("all_to_all", "all_to_all"), ("allgather", "all_gather"), ("all_gather", "all_gather"),
@@ -49,6 +49,8 @@ class Job:
         kind, group = kind_of(call), dict(call.keywords)
         ranks, machines = group.get(GROUP_SIZE, self.world_size), group.get(MACHINES, 1)
         machines = max(machines, math.ceil(ranks / self.cluster.gpus_per_machine))
+        if call.issuer == Issuer.EXPERTS and kind == "all_to_all" and machines == 1:
+            kind = "all_gather"  # a kernel of its own that fills the links, as NCCL's messages by pairs do not
         if kind == "send_receive":  # between neighbours, who may be in two machines
             ranks, machines = min(ranks, 2), min(machines, 2)
         at_once = min(self.world_size, self.cluster.gpus_per_machine)

@@ -20,6 +20,16 @@ transformers' attention benchmarks (OPT-350M beside an L40S, BERT-base beside an
 times what 8 and 2 microseconds would have made of them."""
 VIEW_HOST_SECONDS = 5 * MICRO
 """Host time of an operator that launches no kernel; same steps."""
+MODULES_SHARE = 1.8
+"""Host time behind a kernel of compiled blocks that stand for Megatron-Core's own, to one of eager PyTorch: a layer of
+a mixture of Megatron-Core 0.16.1, its own modules, is 131 kernels and 150 views there and back, which `forerun exec`
+counts, where compiled ones are 78 and 66."""
+DISPATCHER_SECONDS, EXPERT_SECONDS = 170 * MICRO, 46 * MICRO
+"""Host time of a call of Megatron-Core's dispatcher or of Transformer Engine's grouped layers, and more for each expert
+of a grouped product, for which tensors are made and kernels launched. Fitted to two published runs that wait for their
+host: Qwen3-235B on B200 in MXFP8, and Qwen3-30B on H100 whose exchanges are hidden (docs/log.md, 29 November)."""
+BY_EXPERT = 3
+"""Dimensions of the weights of all experts."""
 COMPILED_HOST_SECONDS = 8 * MICRO
 """Host time to issue one kernel from compiled code; stated, not fitted."""
 LIST_SECONDS = 80 * MICRO
@@ -61,13 +71,17 @@ def host_seconds(call: Call, measured: float | None = None) -> float:
         return _own_seconds(call)
     if call.issuer == Issuer.COMPILED:
         return 0.0 if call.is_view else COMPILED_HOST_SECONDS
-    return _eager_seconds(call) * (1.0 if measured is None else measured / NETWORK_SECONDS)
+    seconds = _eager_seconds(call) * (1.0 if measured is None else measured / NETWORK_SECONDS)
+    return seconds * MODULES_SHARE if call.issuer == Issuer.MODULES else seconds
 
 
 def _eager_seconds(call: Call) -> float:
     name = call.name.partition(".")[2]
     if call.is_view:
         return VIEW_HOST_SECONDS
+    if call.issuer == Issuer.EXPERTS:
+        weights = [spec.shape[0] for spec in (*call.inputs, *call.outputs) if len(spec.shape) == BY_EXPERT]
+        return DISPATCHER_SECONDS + EXPERT_SECONDS * max(weights, default=0)
     if name.startswith(("_foreach_", "_fused_")) and call.arguments:
         first = call.arguments[0]
         each = FUSED_SECONDS if name.startswith("_fused_") else LISTED_SECONDS

@@ -55,7 +55,9 @@ def rank_step(rank: int, step: Trace, costs: Costs) -> RankStep:
         if op in place_of
     }
     return RankStep(
-        rank=rank, calls=timed_calls([step.calls[call] for call in used], costs, in_parts=step.async_tensor),
+        rank=rank, calls=timed_calls(
+            [step.calls[call] for call in used], costs, in_parts=step.async_tensor, experts_beside=step.expert_overlap
+        ),
         ops=[row_of[step.ops[index].call] for index in places], phases=[step.ops[index].phase for index in places],
         waits={op: awaited for op, awaited in waits.items() if awaited},
         communication_share=getattr(costs, "communication_share", 0.0),

@@ -35,6 +35,8 @@ MESSAGE_ROLES = frozenset({Role.SEND, Role.RECEIVE})
 
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten._scaled_mm.")
 """Parts of names: products of a layer, beside which what split layers exchange can go in parts."""
+TO_EXPERTS = "_c10d_functional.all_to_all_single"
+"""Beginning of the name of what sends rows to experts and back."""
 IN_PARTS = {"_c10d_functional.all_gather_into_tensor.": True, "_c10d_functional.reduce_scatter_tensor.": False}
 """Exchanges of split layers that can → whether the product comes after."""
 
@@ -63,15 +65,23 @@ class TimedCall(Record):
     """The card that it copies from."""
 
 
-def timed_calls(calls: Sequence[Call], costs: Costs, *, in_parts: bool = False) -> list[TimedCall]:
-    """Every call with its times, in order; `in_parts`: what split layers exchange goes in parts beside products."""
+def timed_calls(
+    calls: Sequence[Call], costs: Costs, *, in_parts: bool = False, experts_beside: bool = False
+) -> list[TimedCall]:
+    """Every call with its times, in order.
+
+    `in_parts`: what split layers exchange goes in parts beside products. `experts_beside`: nothing of the same pass
+    waits for what goes to experts and back, as it goes beside that of another micro-batch.
+    """
     timed = []
     for call in calls:
         keywords = dict(call.keywords)
         comes_before = next((before for part, before in IN_PARTS.items() if in_parts and part in call.name), None)
+        is_beside = experts_beside and call.name.startswith(TO_EXPERTS)
         timed.append(
             TimedCall(
-                name=call.name, role=role_of(call), device_seconds=costs.device_seconds(call),
+                name=call.name, role=Role.COLLECTIVE if is_beside else role_of(call),
+                device_seconds=costs.device_seconds(call),
                 host_seconds=costs.host_seconds(call), syncs=call.syncs, has_flops=bool(call.flops),
                 is_product=any(part in call.name for part in PRODUCTS), before_product=comes_before,
                 ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER), card=keywords.get(CARD, 0),

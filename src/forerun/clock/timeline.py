@@ -127,7 +127,7 @@ class _Player:
     def __init__(self, trace: Trace, costs: Costs):
         self.trace = trace
         self.clock = RankClock(
-            timed_calls(trace.calls, costs, in_parts=trace.async_tensor),
+            timed_calls(trace.calls, costs, in_parts=trace.async_tensor, experts_beside=trace.expert_overlap),
             costs.is_host,
             getattr(costs, "communication_share", 0.0),
         )

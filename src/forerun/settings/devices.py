@@ -14,6 +14,7 @@ LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
     "context": 1, "expert": 1, "async_tensor": False, "engine": "pytorch",
+    "expert_overlap": False,
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -38,6 +39,9 @@ class ParallelSettings(PlainSection):
     """Whose program runs the layout. Megatron-Core's products add to the sums of gradients, its loss over split logits
     is one kernel, split layers gather again in the backward pass, weights are cast to float8 once a step, and stages
     hold what arrived until it was used; its fused layers are taken as compiled blocks. Forecast; not trained."""
+    expert_overlap: bool = False
+    """With `engine: megatron`: rows go to experts and back beside the passes of another micro-batch, as Megatron's
+    `--overlap-moe-expert-parallel-comm` has it. Forecast; not trained."""
     pipeline: Count = 1
     """Stages that the layers are dealt to, one after the other (pipeline parallelism); the micro-batches that go
     through them are those of `batch.gradient_accumulation_steps`."""
@@ -178,6 +182,11 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             p.async_tensor and not p.sequence_parallel,
             "parallel.async_tensor: hides the gathers and scatters of parallel.sequence_parallel; found "
             "sequence_parallel=false. Set it to true, or parallel.async_tensor to false.",
+        ),
+        (
+            p.expert_overlap and (p.engine != "megatron" or p.expert == 1),
+            f"parallel.expert_overlap: is Megatron's, of experts over several ranks; found engine={p.engine!r} and "
+            f"expert={p.expert}. Set it to false, or parallel.engine to megatron and parallel.expert above 1.",
         ),
         (
             p.engine == "megatron" and (p.kind == "ddp" or (p.shard_ranks > 1 and p.pipeline == 1 and p.zero != 1)),

@@ -81,7 +81,7 @@ def deal_experts(model: nn.Module, settings: Settings, device_type: str, options
             own = distribute_tensor(weight, mesh[EXPERT], [Shard(0)], src_data_rank=None)
             module.register_parameter(name, nn.Parameter(own, requires_grad=weight.requires_grad))
         setattr(module, COUNT, getattr(module, COUNT) // ranks)
-        module.forward = functools.partial(_over_ranks, groups, module, module.forward)
+        module.forward = functools.partial(over_ranks, groups, module, module.forward)
         sharded: Any = fully_shard(module, mesh=mesh[over], shard_placement_fn=place, **options)
         # rows of a whole group come to an expert, so its gradient is that of more ranks than reduce it
         sharded.set_gradient_divide_factor(float(settings.parallel.data_ranks * settings.parallel.context))
@@ -140,7 +140,7 @@ def require_experts(model: nn.Module, settings: Settings) -> None:
             )
 
 
-def _over_ranks(
+def over_ranks(
     groups: Sequence[Any],
     module: nn.Module,
     compute: Callable[..., Tensor],

@@ -78,12 +78,13 @@ def _refuse_compiled(settings: Settings) -> None:
     }  # fmt: skip
     if settings.compile == "none" or not any(ways.values()):
         return
+    is_recorded = settings.compile == "reduce-overhead" and layout.engine == "megatron"
     beside = next(f"parallel.{way}" for way, applies in ways.items() if applies)
     refuse_together(settings, beside, [
         ("compile_unit", settings.compile_unit == "model", "ranks exchange between compiled graphs. Set compile_unit "
          "to blocks, or compile to none"),
-        ("compile", settings.compile != "default", "CUDA graphs read at fixed addresses, and what ranks gather is "
-         "made anew for each block. Set compile to default"),
+        ("compile", settings.compile != "default" and not is_recorded, "CUDA graphs read at fixed addresses, and what "
+         "ranks gather is made anew for each block. Set compile to default"),
     ])  # fmt: skip
     if layout.schedule == "zero-bubble" and layout.pipeline > 1:
         raise NotSupported(

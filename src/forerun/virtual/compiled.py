@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from forerun.errors import NotSupported
-from forerun.trace import Phase
+from forerun.trace import Issuer, Phase
 from forerun.virtual.backend import DEVICE, Stream
 from forerun.virtual.describe import bytes_of
 from forerun.virtual.fusion import Kernel, is_random, plan_kernels, resolve, stored_base
@@ -44,7 +44,7 @@ def virtual_backend(
     `prepared` gets each graph and returns what is called in its place; `casts` has graphs compute once a step what
     depends on weights alone, and gather again in backward passes.
     """
-    pool = GraphPool() if mode in GRAPH_MODES else None
+    pool = GraphPool() if mode in GRAPH_MODES and casts is None else None
 
     # torch/_inductor/compile_fx.py (2.13) calls this in place of `compile_fx_inner`, once for each graph that it cut
     def compile_inside(graph: fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
@@ -231,7 +231,8 @@ class CompiledGraph:
         """Play the graph."""
         values: dict[fx.Node, Any] = dict(zip(self.inputs, arguments, strict=True))
         arguments.clear()
-        with self.recorder.issued_by("graph" if self.pool else "compiled"), self._in_pool():
+        issuer = self.casts.issuer if self.casts is not None else Issuer.GRAPH if self.pool else Issuer.COMPILED
+        with self.recorder.issued_by(issuer), self._in_pool():
             self._copy_inputs(values)
             weights = [values[node] for node in self.weights]
             cast = self.casts.values(self, weights) if self.casts is not None else None

@@ -23,7 +23,9 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import CheckpointPolicy
 
 from forerun.settings.schema import Settings
+from forerun.trace import Issuer
 from forerun.virtual.cuda.stand_ins.registry import launch
+from forerun.virtual.megatron_experts import use_dispatcher
 from forerun.virtual.recorder import Recorder
 
 GATHERS = ("all_gather_into_tensor", "wait_tensor")
@@ -37,19 +39,21 @@ NUMBERS_OF_A_TOKEN = 3
 class WeightCasts:
     """What graphs compute of weights alone, such as their casts to float8: once a step, and held to its end."""
 
-    def __init__(self, recorder: Recorder):
-        self._recorder = recorder
-        self._values: dict[Any, dict[fx.Node, Any]] = {}
+    def __init__(self, recorder: Recorder, issuer: str = Issuer.MODULES):
+        self.issuer = issuer
+        """Who launches the kernels of the blocks."""
+        self.recorder = recorder
+        self._values: dict[Any, dict[Any, Any]] = {}
 
     def begin_step(self) -> None:
         """Weights are new."""
         self._values.clear()
 
-    def values(self, graph: Any, weights: list[Tensor]) -> dict[fx.Node, Any] | None:
+    def values(self, graph: Any, weights: list[Tensor]) -> dict[Any, Any] | None:
         """Place of what `graph` made of these weights in this step, which is empty at first; None: hold nothing."""
-        if self._recorder.is_muted or not weights:
+        if self.recorder.is_muted or not weights:
             return None
-        return self._values.setdefault((id(graph), *(self._recorder.storage_of(each) for each in weights)), {})
+        return self._values.setdefault((id(graph), *(self.recorder.storage_of(each) for each in weights)), {})
 
 
 def nodes_of_weights(graph: fx.Graph) -> set[fx.Node]:
@@ -113,7 +117,9 @@ def split_criterion(logits: Any, labels: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def as_megatron(settings: Settings, workload: Any, recorder: Recorder) -> Iterator[WeightCasts | None]:
+def as_megatron(
+    settings: Settings, workload: Any, model: nn.Module, recorder: Recorder
+) -> Iterator[WeightCasts | None]:
     """Have a step sum gradients and compute its loss as Megatron-Core does, where the settings say so."""
     if settings.parallel.engine != "megatron":
         yield None
@@ -131,8 +137,10 @@ def as_megatron(settings: Settings, workload: Any, recorder: Recorder) -> Iterat
 
     FSDPParam.accumulate_unsharded_grad_if_needed = add
     workload.criterion = split_criterion
+    casts = WeightCasts(recorder, Issuer.MODULES if settings.compile in ("none", "default") else Issuer.GRAPH)
+    use_dispatcher(model, settings, casts)
     try:
-        yield WeightCasts(recorder)
+        yield casts
     finally:
         FSDPParam.accumulate_unsharded_grad_if_needed = original
         del workload.criterion

@@ -270,7 +270,7 @@ class RepeatedPasses:
         ops, calls = self._recorder.trace.ops, self._recorder.trace.calls
         if self._recorder.current_phase is Phase.BACKWARD:
             for index in range(begin, len(ops)):
-                if ops[index].module and calls[ops[index].call].issuer != Issuer.COMPILED:
+                if ops[index].module and calls[ops[index].call].issuer == Issuer.EAGER:
                     ops[index] = replace(ops[index], recomputed=True)
 
     def _again(self, result: _Result, places: dict[int, int]) -> Tensor:

@@ -153,7 +153,7 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
         place(model, session.torch_device)
         stack.enter_context(fused_kernels(model, settings, device, session.recorder))
         session.name_modules(model)
-        casts = stack.enter_context(as_megatron(settings, workload, session.recorder))
+        casts = stack.enter_context(as_megatron(settings, workload, model, session.recorder))
         compiler = virtual_backend(session.recorder, settings.compile, casts=casts)
         with steady_buckets():
             step = bind_step(
@@ -331,14 +331,14 @@ def _describe(
     step: TrainingStep, session: VirtualSession, shape: BatchShape, trainable: list[nn.Parameter], state: list[Tensor]
 ) -> None:
     """Note what the trace is of."""
-    trace = session.recorder.trace
+    trace, parallel = session.recorder.trace, step.settings.parallel
     trace.total_parameters = parameter_count(step.model)
     trace.trainable_parameters = sum(p.numel() for p in trainable)
     trace.checkpoint_bytes = _bytes(trainable) + _bytes(state)
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
-    trace.world_size = step.settings.parallel.world_size
+    trace.world_size, trace.expert_overlap = parallel.world_size, parallel.expert_overlap
     trace.gpus_per_machine = step.settings.cluster.gpus_per_node
-    trace.async_tensor = step.settings.parallel.async_tensor
+    trace.async_tensor = parallel.async_tensor
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)

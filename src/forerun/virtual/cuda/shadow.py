@@ -211,10 +211,23 @@ def as_if_alone(func: Any, args: Any, outputs: Any) -> bool:
     if shadow is None:
         return False
     value = _after_exchange(name, args, shadow.value)
+    is_known = False
     for tensor in targets:
-        if isinstance(tensor, FakeTensor) and value is not None and tensor.shape == value.shape:
-            set_shadow(tensor, value.clone(), is_assumed=shadow.is_assumed)
-    return value is not None
+        own = _of_all_ranks(value, tensor) if func.namespace == "c10d" else value
+        if isinstance(tensor, FakeTensor) and own is not None and tensor.shape == own.shape:
+            set_shadow(tensor, own.clone(), is_assumed=shadow.is_assumed)
+            is_known = True
+        elif func.namespace == "c10d":  # written in place: what was there is there no more
+            forget(tensor)
+    return is_known
+
+
+def _of_all_ranks(value: torch.Tensor | None, target: torch.Tensor) -> torch.Tensor | None:
+    """`value` as often as it goes into `target`, a tensor into which those of all ranks are gathered one by one."""
+    if value is None or not value.numel() or target.numel() == value.numel():
+        return value
+    with torch._C._DisableTorchDispatch():
+        return value.reshape(-1).repeat(target.numel() // value.numel()).reshape(target.shape)
 
 
 def _after_exchange(name: str, args: Any, value: torch.Tensor) -> torch.Tensor | None:
