@@ -79,6 +79,51 @@ def test_batch_norm_over_ranks(tmp_path):
     assert document.parameters.trainable == 256 * 256 + 3 * 256
 
 
+DISPATCHES = """
+import torch
+from torch import distributed, nn
+
+distributed.init_process_group("nccl")
+rank, ranks = distributed.get_rank(), distributed.get_world_size()
+device = torch.device("cuda", rank)
+router, expert = nn.Linear(64, ranks).to(device), nn.Linear(64, 64).to(device)
+optimizer = torch.optim.SGD([*router.parameters(), *expert.parameters()], 0.1)
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, incoming, outgoing):
+        ctx.sizes = outgoing, incoming
+        out = rows.new_empty(sum(incoming), rows.shape[1])
+        distributed.all_to_all_single(out, rows, incoming, outgoing)
+        return out
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return Exchange.apply(upstream.contiguous(), *ctx.sizes), None, None
+
+for batch in range(30):
+    rows = torch.randn(512, 64, device=device)
+    counts = torch.nn.functional.one_hot(router(rows).argmax(-1), ranks).sum(0)
+    gathered = torch.empty(ranks * ranks, dtype=counts.dtype, device=device)
+    distributed.all_gather_into_tensor(gathered, counts)
+    incoming = gathered.view(ranks, ranks)[:, rank].to("cpu").tolist()
+    arrived = Exchange.apply(rows, incoming, counts.tolist())
+    back = Exchange.apply(expert(arrived), counts.tolist(), incoming)
+    (back.square().mean() + router(rows).square().mean()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_sizes_that_ranks_gather_into_one_tensor_are_known(tmp_path):
+    """Megatron-Core's dispatcher does so: what `torch.empty` had in it was taken for the sizes of an exchange."""
+    document, _ = forecast(tmp_path, "", ranks=4, head=DISPATCHES)
+    exchanges = [each for each in document.collectives if "alltoall" in each.name]
+    assert {each.bytes for each in exchanges} == {512 * 64 * 4}
+    assert document.out_of_memory is None
+    assert document.run.total_steps == 30
+
+
 SHARDS = """
 import torch
 from torch import distributed, nn

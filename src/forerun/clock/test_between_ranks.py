@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from forerun.clock.between_ranks import job_of, job_of_trace, kind_of, message_bytes
 from forerun.errors import UnknownNetwork
 from forerun.hardware.catalogue import device
 from forerun.network.algorithms import Layout
-from forerun.trace import GROUP_SIZE, MACHINES, Call, TensorSpec, Trace
+from forerun.trace import GROUP_SIZE, MACHINES, Call, Issuer, TensorSpec, Trace
 from forerun.units import MIB
 
 H100 = device("h100-80gb")
@@ -55,6 +57,16 @@ def test_a_pipeline_stage_sends_to_one_rank():
     job = job_of(H100, 16)
     job.price(collective("send", MIB, ranks=16, machines=2))
     assert list(job.prices) == [("send_receive", Layout(2, 2, groups=8))]
+
+
+def test_the_kernel_of_a_dispatcher_fills_links_as_messages_by_pairs_do_not():
+    """Within a machine; between machines the adapters are what limits both."""
+    job = job_of(device("gb200"), 16, 8)
+    plain = {n: collective("all_to_all_single", 256 * MIB, ranks=8, machines=n) for n in (1, 8)}
+    dispatcher = {n: replace(call, issuer=Issuer.EXPERTS) for n, call in plain.items()}
+    assert job.price(dispatcher[1]).seconds == job.price(collective("_allgather_base_", 256 * MIB, ranks=8)).seconds
+    assert job.price(dispatcher[1]).seconds < job.price(plain[1]).seconds
+    assert job.price(dispatcher[8]).seconds == job.price(plain[8]).seconds
 
 
 def test_an_assumed_network_is_known_to_be():

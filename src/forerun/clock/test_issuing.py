@@ -8,17 +8,22 @@ import torch
 import forerun
 from forerun.clock.issuing import (
     COMPILED_HOST_SECONDS,
+    DISPATCHER_SECONDS,
+    EXPERT_SECONDS,
     FUSED_SECONDS,
     LIST_SECONDS,
     LISTED_SECONDS,
+    MODULES_SHARE,
     NETWORK_SECONDS,
     OPERATOR_HOST_SECONDS,
     UPDATE_SECONDS,
     VIEW_HOST_SECONDS,
     host_seconds,
 )
-from forerun.trace import Call, Issuer, Phase
+from forerun.trace import Call, Issuer, Phase, TensorSpec
 
+ROWS = TensorSpec((64, 8), (8, 1), "bfloat16", 1024)
+WEIGHTS = TensorSpec((16, 8, 4), (32, 4, 1), "bfloat16", 1024)
 ADD = Call("aten.add.Tensor", (), (), (), (), 0, 0, 0)
 
 
@@ -28,6 +33,10 @@ ADD = Call("aten.add.Tensor", (), (), (), (), 0, 0, 0)
         ({}, OPERATOR_HOST_SECONDS), ({"is_view": True}, VIEW_HOST_SECONDS),
         ({"issuer": Issuer.UPDATE}, UPDATE_SECONDS), ({"issuer": Issuer.GRAPH}, 0.0),
         ({"issuer": Issuer.COMPILED}, COMPILED_HOST_SECONDS), ({"issuer": Issuer.COMPILED, "is_view": True}, 0.0),
+        ({"issuer": Issuer.MODULES}, MODULES_SHARE * OPERATOR_HOST_SECONDS),
+        ({"issuer": Issuer.EXPERTS}, DISPATCHER_SECONDS),
+        ({"issuer": Issuer.EXPERTS, "inputs": (ROWS, WEIGHTS)}, DISPATCHER_SECONDS + 16 * EXPERT_SECONDS),
+        ({"issuer": Issuer.EXPERTS, "is_view": True}, VIEW_HOST_SECONDS),
         ({"name": "aten._foreach_mul_.Scalar", "arguments": ((ADD,) * 30,)}, LIST_SECONDS + 30 * LISTED_SECONDS),
         ({"name": "aten._fused_adamw_.default", "arguments": ((ADD,) * 30,)}, LIST_SECONDS + 30 * FUSED_SECONDS),
     ],

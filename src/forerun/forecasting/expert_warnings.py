@@ -12,10 +12,10 @@ Not covered: capacity factors, which transformers has not.
 import math
 
 from forerun.clock.costs import Costs
-from forerun.trace import GROUP_SIZE, OP, RANKS, Call, Phase, Trace
+from forerun.trace import GROUP_SIZE, OP, RANKS, Call, Phase, TensorSpec, Trace
 from forerun.units import format_percent, format_seconds
 
-GROUPED = "aten._grouped_mm"
+GROUPED = ("aten._grouped_mm", "forerun.grouped_mm")
 EXCHANGE = "_c10d_functional.all_to_all_single"
 TILE_ROWS = 128
 """Rows of a tile of the grouped kernel; stated, not measured."""
@@ -69,7 +69,7 @@ def tiles(rows: int, groups: int, *, even: bool) -> int:
 
 def _groups(call: Call) -> int:
     """Experts of a product of sorted rows (R, K) with weights (E, K, N); 0 for a gradient of weights."""
-    shapes = [spec.shape for spec in call.inputs[:2]]
+    shapes = [spec.shape for spec in _factors(call)]
     return shapes[1][0] if len(shapes) == 2 and len(shapes[0]) == 2 and len(shapes[1]) == 3 else 0
 
 
@@ -80,4 +80,9 @@ def _group(call: Call) -> tuple[tuple[int, ...], int]:
 
 
 def _rows(call: Call) -> int:
-    return call.inputs[0].shape[0]
+    return _factors(call)[0].shape[0]
+
+
+def _factors(call: Call) -> list[TensorSpec]:
+    """Both factors of a grouped product; one that a kernel of its own computes is given its result before them."""
+    return [spec for spec in call.inputs if not spec.dtype.startswith("int")][-2:]

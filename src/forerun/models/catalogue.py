@@ -55,7 +55,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         name, config = image_model, image_config(image_model, image_size)
     else:
         config = _from_hub(name)
-    field_names = set(config.to_dict()) | {"num_labels", "rope_theta"}
+    field_names = {*config.to_dict(), *config.attribute_map, "num_labels", "rope_theta"}
     for field in overrides:
         if field not in field_names:
             raise InvalidSettings(

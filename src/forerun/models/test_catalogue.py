@@ -311,6 +311,14 @@ def test_what_follows_from_a_changed_field_follows_it(tmp_path):
         model_config("llama-3.2-3b", {"hidden_size": 2048}, "auto")
 
 
+def test_a_field_goes_by_each_of_its_names():
+    """Published `config.json` files of Qwen's mixtures say `num_experts`; transformers 5 has it as `num_local_experts`."""
+    for name in ("num_experts", "num_local_experts"):
+        assert model_config("qwen3-30b-a3b", {name: 16}, "auto").num_experts == 16
+    with pytest.raises(InvalidSettings, match=r"model\.config\.num_expert: no field.*num_experts"):
+        model_config("qwen3-30b-a3b", {"num_expert": 16}, "auto")
+
+
 def test_an_architecture_that_the_installed_transformers_does_not_have_is_refused(monkeypatch):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

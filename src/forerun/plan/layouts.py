@@ -135,7 +135,9 @@ def with_layout(settings: Settings, layout: ClusterLayout, **changes: Any) -> Se
 def _program(settings: Settings, layout: ClusterLayout) -> dict[str, Any]:
     """Words of `parallel` that say how a program runs any layout."""
     parallel = settings.parallel
-    words = {"engine": parallel.engine} if parallel.engine != "pytorch" else {}
+    words: dict[str, Any] = {"engine": parallel.engine} if parallel.engine != "pytorch" else {}
+    if parallel.expert_overlap and layout.expert > 1:
+        words["expert_overlap"] = True
     return words | ({"async_tensor": True} if parallel.async_tensor and layout.sequence_parallel else {})
 
 

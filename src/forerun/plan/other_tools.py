@@ -200,6 +200,11 @@ def _megatron_layout(settings: Settings) -> list[str]:
         lines.append("--tp-comm-overlap")
     if parallel.engine == "megatron":  # what its forecast is of, and its own default is not
         lines.append("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
+        if parallel.expert > 1:
+            lines.append("--moe-grouped-gemm --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep")
+            lines.append("--moe-permute-fusion")
+        if parallel.expert_overlap:
+            lines.append("--overlap-moe-expert-parallel-comm")
     if parallel.kind != "fsdp":
         return lines
     if parallel.zero == 1 or parallel.pipeline > 1:

@@ -122,6 +122,10 @@ def test_words_of_the_program_are_those_of_every_layout():
     for layout in layouts[:: len(layouts) // 6]:
         parallel = with_layout(settings, layout).parallel
         assert (parallel.engine, parallel.async_tensor) == ("megatron", layout.sequence_parallel)
+    words = {"shard": 8, "zero": 1, "expert": 8, "engine": "megatron", "expert_overlap": True}
+    settings = settings_from(RUN | {"parallel": words})
+    for layout in list(layouts_of(settings, 16, experts=16))[::10]:
+        assert with_layout(settings, layout).parallel.expert_overlap == (layout.expert > 1)
 
 
 def test_pipelines_have_whole_or_split_layers_and_one_part_or_several():

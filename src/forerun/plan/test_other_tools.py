@@ -98,5 +98,9 @@ def test_the_engine_of_a_layout_is_the_tool_that_it_is_written_for():
     fused = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
     assert fused in megatron_arguments(spread(**layout, engine="megatron"))
     assert "--cross-entropy" not in megatron_arguments(spread(**layout))
+    assert "--moe" not in megatron_arguments(spread(**layout, engine="megatron"))
+    dealt = spread(shard=4, zero=1, expert=4, engine="megatron", expert_overlap=True)
+    for word in ("--moe-token-dispatcher-type flex", "--moe-permute-fusion", "--overlap-moe-expert-parallel-comm"):
+        assert word in megatron_arguments(dealt)
     with pytest.raises(InvalidSettings, match=r"parallel\.engine='megatron'.*--script megatron"):
         torchtitan_settings(spread(**layout, engine="megatron"))
