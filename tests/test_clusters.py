@@ -127,6 +127,29 @@ def test_exchanges_of_split_layers_are_hidden_where_the_source_hid_them(columns,
     assert question.content["parallel"].get("async_tensor") is is_hidden
 
 
+@pytest.mark.parametrize(
+    ("columns", "mode"),
+    [({}, "default"), ({"config_json": '{"cuda_graph_impl": "transformer_engine"}'}, "reduce-overhead"),
+     ({"config_json": '{"cuda_graph_impl": "none"}'}, "default"), ({"notes": "TE CUDA graph scopes attn"}, "reduce-overhead"),
+     ({"config_json": '{"FULL_CUDA_GRAPH": "1"}'}, "reduce-overhead"), ({"config_json": '{"FULL_CUDA_GRAPH": "0"}'}, "default"),
+     ({"config_json": '{"FULL_CUDA_GRAPH": "1"}', "task": "LoRA"}, "default")],
+)  # fmt: skip
+def test_graphs_are_asked_where_the_source_had_them(columns, mode):
+    megatron = {"family": BRIDGE, "framework": "Megatron-Bridge", "dp": "16", "sharding": "distributed optimizer"}
+    assert settings_question(run_with(**megatron, **columns)).content["compile"] == mode
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_hidden"),
+    [({}, None), ({"config_json": '{"moe_a2a_overlap": true}'}, True), ({"notes": "EP overlap on"}, True),
+     ({"config_json": '{"moe_a2a_overlap": false}'}, None)],
+)  # fmt: skip
+def test_exchanges_of_experts_are_hidden_where_the_source_hid_them(columns, is_hidden):
+    megatron = {"family": BRIDGE, "framework": "Megatron-Bridge", "dp": "16", "sharding": "distributed optimizer"}
+    question = settings_question(run_with(**megatron, model="Qwen3-30B-A3B", ep="16", **columns))
+    assert question.content["parallel"].get("expert_overlap") is is_hidden
+
+
 def test_settings_of_adapters_are_copies_of_frozen_weights():
     columns = {
         "family": "mlperf training v5.0",

@@ -80,7 +80,10 @@ class FlashAttention(nn.Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args, **kwargs) -> Tensor:
         """Attended values, (S, B, H * D)."""
         heads = [each.permute(1, 2, 0, 3) for each in (query, key, value)]
-        out = functional.scaled_dot_product_attention(*heads, dropout_p=self.dropout, is_causal=True)
+        is_grouped = query.shape[2] != key.shape[2]
+        out = functional.scaled_dot_product_attention(
+            *heads, dropout_p=self.dropout, is_causal=True, enable_gqa=is_grouped
+        )
         return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
 
 

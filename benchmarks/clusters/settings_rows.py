@@ -93,7 +93,8 @@ def has_graphs(run: ClusterRun) -> bool:
     """Whether the source says that Megatron-Core's step, or layers of it, are recorded as CUDA graphs."""
     named = str(run.arguments.get("cuda_graph_impl", "none")) != "none"
     by_variable = any(str(run.arguments.get(name)) in ("1", "True") for name in GRAPHS)
-    return is_megatron(run) and (named or by_variable or "CUDA graph scopes" in run["notes"])
+    is_own = _layout(run).get("engine") == "megatron"
+    return is_own and (named or by_variable or "CUDA graph scopes" in run["notes"])
 
 
 def hides_experts(run: ClusterRun) -> bool:
