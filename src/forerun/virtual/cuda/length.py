@@ -176,6 +176,8 @@ def _of_loops(
     for each in above:
         if not counted and each.loop is not None and not _may_hold(each, update_line):
             continue
+        if not counted and _is_behind_passes(each, backward_lines):
+            continue
         is_over_data = each.count is None and not counted and len(passes) == 1 and _ends_with_data(each.loop)
         if is_over_data:
             each = replace(each, count=min(passes))  # noqa: PLW2901
@@ -373,6 +375,21 @@ def _looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
 def name_of(node: ast.expr) -> str:
     """The last name of a called function as it is written; empty where it is no name."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _is_behind_passes(turns: _Turns, backward_lines: Sequence[str]) -> bool:
+    """Whether a loop is part of a step, as one over groups of parameters: the step's passes are outside of it, in a
+    loop that holds both."""
+    loop, is_behind = turns.loop, False
+    for line in set(backward_lines):
+        file, _, number = line.split(" ")[0].rpartition(":")
+        if loop is None or file != path_name(turns.path) or not number.isdigit():
+            return False
+        around = _loops_around(turns.path, int(number))
+        if loop.lineno in [each.lineno for each in around]:
+            return False
+        is_behind = is_behind or any(each.body[0].lineno <= loop.lineno <= (each.end_lineno or 0) for each in around)
+    return is_behind
 
 
 def _may_hold(turns: _Turns, line: str) -> bool:

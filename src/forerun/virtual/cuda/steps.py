@@ -25,7 +25,7 @@ from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop, tensors_given, work_between
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop, is_rest_of_update, tensors_given, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
@@ -347,7 +347,7 @@ class StepWatcher:
         if made_inside:
             self.without_gradient = [each for each in self.without_gradient if each.grad is None]
             self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
-        if self._is_anchor(optimizer):
+        if self._is_anchor(optimizer) and not is_rest_of_update(self.spans, self._backward_lines, self._calls):
             self._end_or_stop()
 
     def _end_or_stop(self) -> None:

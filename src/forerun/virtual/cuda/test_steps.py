@@ -80,3 +80,35 @@ def test_a_step_is_one_whoever_makes_it(kind, tmp_path):
     assert forecast.script.steps_seen == 3
     assert [span.samples for span in run.watcher.spans] == [32, 32, 32]
     assert forecast.run.total_steps == 100
+
+
+GROUP_BY_GROUP = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).cuda()
+groups = [{"params": [each.weight for each in (model[0], model[2])]}, {"params": [model[0].bias, model[2].bias]}]
+optimizer = torch.optim.AdamW(groups)
+for step in range(50):
+    model(torch.randn(32, 256, device="cuda")).square().mean().backward()
+    WAY
+    optimizer.zero_grad()
+"""
+ONE_BY_ONE = """
+    every = optimizer.param_groups
+    for group in every:
+        optimizer.param_groups = [group]
+        optimizer.step()
+    optimizer.param_groups = every
+"""
+
+
+def test_groups_that_are_stepped_one_by_one_make_one_step(tmp_path):
+    """As DeepSpeed's ZeRO-1 and -2 step them: a step with two groups was taken for two, the second without a pass."""
+    one, together = (
+        run_of(GROUP_BY_GROUP.replace("    WAY", way), tmp_path) for way in (ONE_BY_ONE, "    optimizer.step()")
+    )
+    for forecast, run in (one, together):
+        assert forecast.run.total_steps == 50
+        assert {span.samples for span in run.watcher.spans} == {32}
+    assert one[0].step.phases.forward_seconds == pytest.approx(together[0].step.phases.forward_seconds)
+    assert one[0].step.phases.backward_seconds == pytest.approx(together[0].step.phases.backward_seconds)
+    assert one[0].memory.peak_allocated_bytes == together[0].memory.peak_allocated_bytes
