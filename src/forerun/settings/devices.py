@@ -178,6 +178,13 @@ def layout_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
             "parallel.sequence_parallel: splits the sequence over the ranks of parallel.tensor; found tensor=1. Set it "
             "to false, or parallel.tensor above 1.",
         ),
+        *_program_conflicts(p),
+    ]
+
+
+def _program_conflicts(p: ParallelSettings) -> list[tuple[bool, str]]:
+    """Of who runs the layout, and what of its exchanges is hidden."""
+    return [
         (
             p.async_tensor and not p.sequence_parallel,
             "parallel.async_tensor: hides the gathers and scatters of parallel.sequence_parallel; found "

@@ -225,11 +225,11 @@ class Dispatcher:
         if not self.is_narrow:
             return _Product.apply(rows, self, by_expert, counts)  # type: ignore[no-any-return]
         of_step = self.casts.values(self, [weight])
-        held = {} if of_step is None else of_step
-        if not held:
-            held["narrow"] = torch.empty_like(by_expert, dtype=FLOAT8)
-            launch("quantize", [held["narrow"]], [weight])
-        return _Float8Product.apply(rows, self, by_expert, held["narrow"])  # type: ignore[no-any-return]
+        casts = {} if of_step is None else of_step
+        if not casts:
+            casts["narrow"] = torch.empty_like(by_expert, dtype=FLOAT8)
+            launch("quantize", [casts["narrow"]], [weight])
+        return _Float8Product.apply(rows, self, by_expert, casts["narrow"])  # type: ignore[no-any-return]
 
 
 def use_dispatcher(model: nn.Module, settings: Settings, casts: Any) -> None:
