@@ -44,7 +44,7 @@ from forerun.forecasting.program_run import (
     warm_steps,
     whole_run,
 )
-from forerun.forecasting.program_warnings import compile_seconds, program_warnings
+from forerun.forecasting.program_warnings import compile_seconds, program_warnings, speed_warnings
 from forerun.forecasting.ranges import PROGRAM, group_of, spread, step_range
 from forerun.hardware.catalogue import Device
 from forerun.hardware.list_prices import price_text
@@ -226,7 +226,8 @@ def forecast_run(
             compile_seconds=compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
         ),
         warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
-        + loop_warnings(earlier, run, rests),
+        + loop_warnings(earlier, run, rests)
+        + speed_warnings(step.mfu, trace),
         not_modelled=not_modelled(run, costs),
         detail=_detail(device, price_per_hour),
         script=ScriptReport(

@@ -72,6 +72,17 @@ def program_warnings(
     return warnings
 
 
+def speed_warnings(mfu: float, trace: Trace) -> list[str]:
+    """That a step is faster than it can be: what was taken for a step is not all of it."""
+    is_narrow = any(spec.dtype.startswith("float8") for call in trace.calls if call.flops for spec in call.inputs)
+    if mfu <= (2.0 if is_narrow else 1.0):  # the peak of products in 8 bits is twice as high
+        return []
+    return [
+        f"Not to be trusted: products at {mfu:.0%} of the card's peak would be needed, so what was taken for a step is "
+        f"not all of one. Seconds, run and cost are too low. Please report the program."
+    ]
+
+
 def _decides_a_loop(assumption: Assumption, steps: int) -> bool:
     """Whether a line asks again and again: checks that all is well, which ask once for each number, get a yes."""
     return (assumption.what, assumption.value) == (TRUTH, "False") and assumption.times >= TURNS_DECIDED * steps
