@@ -1,6 +1,6 @@
 """What was seen of a program's training: its optimizer steps and its training loops."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import mode
 from typing import Any
@@ -86,14 +86,6 @@ class TrainingLoop:
             return 1.0
         batches = [len(span.fetched) for span in warm if span.fetched]
         return len(warm) * mode(batches) / sum(batches) if batches else branches.steps_by_counter
-
-
-def is_rest_of_update(spans: Sequence[StepSpan], backward_lines: Sequence[str], calls: Mapping[int, Any]) -> bool:
-    """Whether an optimizer is stepped again without a pass since: for another group of parameters, as DeepSpeed does.
-
-    That is part of the next step then. A program that never has backward passes steps as often as its optimizer.
-    """
-    return bool(spans and spans[-1].backward_lines) and not backward_lines and not calls
 
 
 def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:

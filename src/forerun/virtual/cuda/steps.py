@@ -25,11 +25,12 @@ from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop, is_rest_of_update, tensors_given, work_between
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop, tensors_given, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
+from forerun.virtual.cuda.update_parts import UpdateParts
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
@@ -89,6 +90,7 @@ class StepWatcher:
         default_factory=weakref.WeakKeyDictionary
     )
     """How many steps there were when each optimizer was made."""
+    _parts: UpdateParts = field(default_factory=UpdateParts)
     _foreign_steps: int = 0
     """Steps of other optimizers since the last one of that which ends steps."""
     _loop_began: float | None = None
@@ -329,14 +331,9 @@ class StepWatcher:
         self.recorder.own(self.updated.new_ones(optimizer), Category.PARAMETER)
         if is_anchor:
             self.without_gradient, self.step_line = [], program_line()
-        self.without_gradient += [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.requires_grad and parameter.grad is None and parameter.numel()  # some shards are empty
-        ]
-        gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
-        self.recorder.own((gradient for gradient in gradients if gradient is not None), Category.GRADIENT)
+        updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.without_gradient += [each for each in updated if each.requires_grad and each.grad is None and each.numel()]
+        self.recorder.own((each.grad for each in updated if each.grad is not None), Category.GRADIENT)
 
     def own_parameters(self) -> None:
         """Find every parameter on the device, those that nothing updates included."""
@@ -347,7 +344,7 @@ class StepWatcher:
         if made_inside:
             self.without_gradient = [each for each in self.without_gradient if each.grad is None]
             self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
-        if self._is_anchor(optimizer) and not is_rest_of_update(self.spans, self._backward_lines, self._calls):
+        if self._is_anchor(optimizer) and self._parts.is_whole(self.spans, self._backward_lines, self._calls):
             self._end_or_stop()
 
     def _end_or_stop(self) -> None:
