@@ -38,7 +38,8 @@ class ParallelSettings(PlainSection):
     engine: Literal["pytorch", "megatron"] = "pytorch"
     """Whose program runs the layout. Megatron-Core's products add to the sums of gradients, its loss over split logits
     is one kernel, split layers gather again in the backward pass, weights are cast to float8 once a step, and stages
-    hold what arrived until it was used; its fused layers are taken as compiled blocks. Forecast; not trained."""
+    hold what arrived until it was used; its fused layers are taken as compiled blocks that eager modules launch, or
+    CUDA graphs with `compile: reduce-overhead`. Forecast; not trained."""
     expert_overlap: bool = False
     """With `engine: megatron`: rows go to experts and back beside the passes of another micro-batch, as Megatron's
     `--overlap-moe-expert-parallel-comm` has it. Forecast; not trained."""
