@@ -4,21 +4,16 @@ import csv
 import gzip
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
 from benchmarks.clusters.answers import kept_answers  # noqa: E402
 from benchmarks.clusters.formulas import activation_bytes, flops_per_token, memory_bytes, slowdown  # noqa: E402
 from benchmarks.clusters.megatron_rows import megatron_question  # noqa: E402
 from benchmarks.clusters.page import Coverage, Report, page_of  # noqa: E402
 from benchmarks.clusters.questions import Question, Refusal, refusal_of  # noqa: E402
 from benchmarks.clusters.rows import is_seen, load_runs, memory_values, runs_of, throughput  # noqa: E402
-from benchmarks.clusters.settings_rows import BRIDGE, settings_question  # noqa: E402
+from benchmarks.clusters.settings_rows import settings_question  # noqa: E402
 from benchmarks.clusters.table import (  # noqa: E402
     FEW,
     Comparison,
@@ -30,26 +25,12 @@ from benchmarks.clusters.table import (  # noqa: E402
     summary,
 )
 from benchmarks.clusters.titan_rows import titan_question  # noqa: E402
+from tests.cluster_runs import LINE, ROOT, run_with
 
 from forerun.settings.load import settings_from  # noqa: E402
 from forerun.units import GIB  # noqa: E402
 
 DATA = Path(os.environ.get("FORERUN_CLUSTERS", ROOT.parent / "shared" / "data" / "clusters"))
-LINE = {
-    "id": "a", "group": "g", "family": "torchtitan benchmarks", "source": "s", "date": "", "framework": "torchtitan",
-    "model": "Llama-3.1-8B", "params": "8030000000", "shape_from": "", "hidden": "4096", "layers": "32", "heads": "32",
-    "kv_heads": "8", "ffn": "14336", "vocab": "128256", "experts": "", "topk": "", "gpu": "H100-SXM-80GB",
-    "gpu_mem_gb": "80", "n_gpus": "16", "gpus_per_node": "8", "network": "", "dp": "16",
-    "sharding": "FSDP2 full shard 16", "tp": "1", "sequence_parallel": "", "pp": "1", "pp_schedule": "", "vp": "",
-    "cp": "1", "ep": "1", "micro_batch": "2", "global_batch": "32", "seq_len": "8192", "precision": "bf16 mixed",
-    "fp8": "", "activation_checkpointing": "full", "compile": "False", "optimizer": "AdamW", "attention": "",
-    "task": "pretrain", "metric": "tokens_per_s_per_gpu", "metric_kind": "as printed", "value": "5000",
-    "confidence": "high", "already_visible": "", "notes": "", "config_json": "",
-}  # fmt: skip
-
-
-def run_with(**columns):
-    return runs_of([LINE | columns])[0]
 
 
 def test_values_of_one_configuration_are_one_run():
@@ -96,168 +77,6 @@ def test_a_run_counts_to_its_most_involved_parallelism(columns, kind):
 def test_what_nobody_can_ask_has_its_reason(columns, reason):
     assert reason in refusal_of(run_with(**columns)).reason
     assert refusal_of(run_with()) is None
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [({"pp": "8", "vp": "16", "dp": "2"}, "more than 64 parts"),
-     ({"model": "GPT-OSS-120B"}, "sinks"),
-     ({"ep": "4", "tp": "2", "config_json": '{"expert_tensor_parallel_size": 2}'}, "dealt and split"),
-     ({"family": "megatron", "framework": "Megatron-Core", "fp8": "NVFP4"}, "NVFP4"), ({"model": "BERT"}, "packed"),
-     ({"task": "LoRA", "fp8": "FP8"}, "float8 beside adapters"), ({"family": "primus", "framework": "Primus x"}, "what Primus holds"),
-     ({"pp": "2", "pp_schedule": "zbb", "dp": "8"}, "schedule zbb"),
-     ({"pp": "2", "dp": "16"}, "fewer micro-batches than stages"), ({"micro_batch": "", "pp": "2"}, "not stated"),
-     ({"activation_checkpointing": "selective layer"}, "selective layer")],
-)  # fmt: skip
-def test_settings_refuse_with_the_word_that_is_missing(columns, reason):
-    assert reason in settings_question(run_with(**columns)).reason
-
-
-@pytest.mark.parametrize(
-    ("columns", "is_hidden"),
-    [({}, None), ({"notes": "async TP"}, True), ({"notes": "async TP", "sequence_parallel": ""}, None),
-     ({"family": BRIDGE, "model": "Llama-3-70B", "sequence_parallel": ""}, True),
-     ({"family": BRIDGE, "model": "Llama-3-70B", "sequence_parallel": "False"}, None),
-     ({"config_json": '{"TP_COMM_OVERLAP": "1"}'}, True), ({"config_json": '{"TP_COMM_OVERLAP": "False"}'}, None),
-     ({"family": BRIDGE, "model": "Llama-3-70B"}, True),
-     ({"family": BRIDGE, "model": "Llama-3-70B", "task": "LoRA"}, None)],
-)  # fmt: skip
-def test_exchanges_of_split_layers_are_hidden_where_the_source_hid_them(columns, is_hidden):
-    question = settings_question(run_with(**{"tp": "4", "dp": "4", "sequence_parallel": "True", **columns}))
-    assert question.content["parallel"].get("async_tensor") is is_hidden
-
-
-@pytest.mark.parametrize(
-    ("columns", "mode"),
-    [({}, "default"), ({"config_json": '{"cuda_graph_impl": "transformer_engine"}'}, "reduce-overhead"),
-     ({"config_json": '{"cuda_graph_impl": "none"}'}, "default"), ({"notes": "TE CUDA graph scopes attn"}, "reduce-overhead"),
-     ({"config_json": '{"FULL_CUDA_GRAPH": "1"}'}, "reduce-overhead"), ({"config_json": '{"FULL_CUDA_GRAPH": "0"}'}, "default"),
-     ({"config_json": '{"FULL_CUDA_GRAPH": "1"}', "task": "LoRA"}, "default")],
-)  # fmt: skip
-def test_graphs_are_asked_where_the_source_had_them(columns, mode):
-    megatron = {"family": BRIDGE, "framework": "Megatron-Bridge", "dp": "16", "sharding": "distributed optimizer"}
-    assert settings_question(run_with(**megatron, **columns)).content["compile"] == mode
-
-
-@pytest.mark.parametrize(
-    ("columns", "is_hidden"),
-    [({}, None), ({"config_json": '{"moe_a2a_overlap": true}'}, True), ({"notes": "EP overlap on"}, True),
-     ({"config_json": '{"moe_a2a_overlap": false}'}, None)],
-)  # fmt: skip
-def test_exchanges_of_experts_are_hidden_where_the_source_hid_them(columns, is_hidden):
-    megatron = {"family": BRIDGE, "framework": "Megatron-Bridge", "dp": "16", "sharding": "distributed optimizer"}
-    question = settings_question(run_with(**megatron, model="Qwen3-30B-A3B", ep="16", **columns))
-    assert question.content["parallel"].get("expert_overlap") is is_hidden
-
-
-def test_settings_of_adapters_are_copies_of_frozen_weights():
-    columns = {
-        "family": "mlperf training v5.0",
-        "framework": "NVIDIA NeMo",
-        "model": "Llama-2-70B",
-        "dp": "2",
-        "tp": "4",
-    }
-    question = settings_question(run_with(**columns, task="LoRA r16 fine-tune", sharding=""))
-    settings = settings_from(question.content)
-    assert (settings.adapter.kind, settings.adapter.rank, settings.precision) == ("lora", 16, "bf16-true")
-    assert settings.adapter.targets == ["q_proj", "k_proj", "v_proj", "o_proj"]
-    assert (settings.parallel.replicate, settings.parallel.tensor, settings.parallel.world_size) == (2, 4, 8)
-    assert "dropout of adapters as none" in question.differs
-    assert settings_question(run_with()).content.get("adapter") is None
-
-
-def test_megatrons_distributed_optimizer_is_stage_one_around_compiled_blocks():
-    columns = {"family": "megatron-bridge performance summary", "framework": "Megatron-Bridge", "dp": "2", "cp": "2",
-               "pp": "2", "tp": "2", "global_batch": "64", "activation_checkpointing": ""}  # fmt: skip
-    question = settings_question(run_with(**columns, sharding="DDP + distributed optimizer"))
-    settings = settings_from(question.content)
-    assert (settings.parallel.zero, settings.parallel.context, settings.compile) == (1, 2, "default")
-    assert question.asks_memory
-    assert settings_from(settings_question(run_with(**columns, sharding="Megatron-FSDP")).content).parallel.zero == 0
-
-
-def test_experts_beside_split_layers_are_asked_as_compiled_blocks():
-    mixture = {"model": "Qwen3-30B-A3B", "ep": "4", "tp": "2", "compile": "True", "activation_checkpointing": "none"}
-    question = settings_question(run_with(**mixture))
-    assert {"tensor": 2, "expert": 4}.items() <= question.content["parallel"].items()
-    assert question.content["compile"] == "default"
-    assert "compiled blocks as eager ones" not in question.differs
-
-
-def test_settings_say_the_layout():
-    question = settings_question(run_with(dp="4", tp="4", sequence_parallel="True", sharding="FSDP2 full shard 4"))
-    assert isinstance(question, Question)
-    settings = settings_from(question.content)
-    assert (settings.parallel.kind, settings.parallel.world_size, settings.parallel.tensor) == ("fsdp", 16, 4)
-    assert settings.batch.gradient_accumulation_steps == 4
-    assert question.differs == ()
-    rack = settings_question(run_with(gpu="GB200", gpus_per_node="4")).content["cluster"]
-    assert rack["gpus_per_node"] == 72
-    float8 = settings_question(run_with(fp8="float8 tensorwise, fp8 all-gather"))
-    assert float8.content["float8"] == {"recipe": "tensorwise", "all_gather": True}
-    assert "float8" not in settings_question(run_with()).content
-    assert "scales of blocks" in settings_question(run_with(fp8="MXFP8")).differs[-1]
-    assert "NVFP4" in settings_question(run_with(fp8="NVFP4")).reason
-    compiled = settings_question(run_with(tp="4", dp="4", compile="True", activation_checkpointing="selective (op)"))
-    assert compiled.content["compile"] == "default"
-    whole = {"tp": "4", "dp": "4", "compile": "True", "activation_checkpointing": "full"}
-    assert settings_question(run_with(**whole)).content["compile"] == "none"
-    assert "computed again" in settings_question(run_with(**whole, fp8="fp8")).reason
-
-
-@pytest.mark.parametrize(
-    ("columns", "layout"),
-    [({"cp": "4", "dp": "4"}, {"shard": 4, "context": 4}),
-     ({"pp": "2", "dp": "8", "pp_schedule": "1F1B"}, {"shard": 8, "pipeline": 2, "schedule": "1f1b"}),
-     ({"pp": "2", "vp": "2", "dp": "8", "pp_schedule": "interleaved 1F1B"},
-      {"shard": 8, "pipeline": 2, "schedule": "interleaved", "virtual_stages": 2}),
-     ({"ep": "8", "model": "Qwen3-30B-A3B"}, {"shard": 16, "expert": 8}),
-     ({"pp": "2", "dp": "8", "ep": "4", "pp_schedule": "1F1B", "model": "Qwen3-30B-A3B"},
-      {"shard": 8, "expert": 4, "pipeline": 2, "schedule": "1f1b"})],
-)  # fmt: skip
-def test_settings_say_sequences_stages_and_experts(columns, layout):
-    question = settings_question(run_with(**columns))
-    assert isinstance(question, Question)
-    assert question.content["parallel"] == layout
-    assert settings_from(question.content).parallel.world_size == 16
-
-
-def test_what_copies_hold_is_not_compared_and_their_step_is_the_nearest():
-    columns = {"family": "megatron-bridge", "framework": "Megatron", "sharding": "DDP", "compile": ""}
-    question = settings_question(run_with(**columns))
-    assert question.content["parallel"] == {"shard": 16, "zero": 1, "engine": "megatron"}
-    assert not question.asks_memory
-    assert question.differs[:2] == (
-        "optimizer states of copies as shards",
-        "Megatron's fused layers as compiled blocks",
-    )
-    assert settings_question(run_with()).asks_memory
-    assert not settings_question(run_with(sharding="DDP ZeRO-0", tp="2", dp="8")).asks_memory
-
-
-def test_torchtitan_compiles_its_loss_since_2025():
-    units = [
-        settings_question(run_with(compile="True", date=d)).content["compile_unit"] for d in ("2024-11", "2025-08")
-    ]
-    assert units == ["blocks", "blocks-and-loss"]
-
-
-def test_rows_longer_than_a_model_has_positions_for_are_given_them():
-    assert settings_question(run_with(seq_len="32768")).content["model"]["config"] == {"max_position_embeddings": 32768}
-    assert settings_question(run_with()).content["model"]["config"] == {}
-
-
-def test_float8_is_torchaos_where_torchtitan_ran_it():
-    question = titan_question(run_with(fp8="float8 rowwise", compile="True"))
-    options = question.content["options"]
-    assert options["model.converters"] == "quantize.linear.float8"
-    assert options["quantize.linear.float8.recipe_name"] == "rowwise"
-    assert "torchao" in question.differs[0]
-    gathered = titan_question(run_with(fp8="float8 tensorwise, fp8 all-gather, precomputed scale"))
-    assert gathered.content["options"]["quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]
-    assert not any("bf16" in text for text in gathered.differs)
-    assert "mxfp8" in titan_question(run_with(fp8="mxfp8_cublas")).reason
 
 
 def test_torchtitan_gets_its_own_options():

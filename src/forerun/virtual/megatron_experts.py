@@ -2,7 +2,7 @@
 
 - Rows go to the ranks of their experts, over machines and on to neighbours, in one kernel (DeepEP's "normal kernels",
   HybridEP): no copies are made for it, and sums on the way back are made in it. Both hops are taken one after the
-  other, which is 7 to 16 % slower than HybridEP's figures on 16 to 64 H100, as parts are handed on while others come.
+  other, which is 1 to 13 % slower than HybridEP's figures on 16 to 64 H100, as parts are handed on while others come.
 - Rows are put in order of their experts by one kernel, and added up by one (`fused_permute`, `fused_unpermute`).
 - Weights of experts are multiplied within the activation, of which nothing else is held (`weighted_bias_swiglu`).
 - With float8, grouped products are in float8 too: inputs are cast once, by rows and by columns, and held so; weights
