@@ -1,12 +1,10 @@
 """Rows of published runs on clusters, for tests of what is asked about them."""
 
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.clusters.rows import runs_of
 
-from benchmarks.clusters.rows import runs_of  # noqa: E402
+ROOT = Path(__file__).parents[1]
 
 LINE = {
     "id": "a", "group": "g", "family": "torchtitan benchmarks", "source": "s", "date": "", "framework": "torchtitan",

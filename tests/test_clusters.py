@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.clusters.answers import kept_answers  # noqa: E402
-from benchmarks.clusters.formulas import activation_bytes, flops_per_token, memory_bytes, slowdown  # noqa: E402
-from benchmarks.clusters.megatron_rows import megatron_question  # noqa: E402
-from benchmarks.clusters.page import Coverage, Report, page_of  # noqa: E402
-from benchmarks.clusters.questions import Question, Refusal, refusal_of  # noqa: E402
-from benchmarks.clusters.rows import is_seen, load_runs, memory_values, runs_of, throughput  # noqa: E402
-from benchmarks.clusters.settings_rows import settings_question  # noqa: E402
-from benchmarks.clusters.table import (  # noqa: E402
+from benchmarks.clusters.answers import kept_answers
+from benchmarks.clusters.formulas import activation_bytes, flops_per_token, memory_bytes, slowdown
+from benchmarks.clusters.megatron_rows import megatron_question
+from benchmarks.clusters.page import Coverage, Report, page_of
+from benchmarks.clusters.questions import Question, Refusal, refusal_of
+from benchmarks.clusters.rows import is_seen, load_runs, memory_values, runs_of, throughput
+from benchmarks.clusters.settings_rows import settings_question
+from benchmarks.clusters.table import (
     FEW,
     Comparison,
     groups_of,
@@ -24,11 +24,11 @@ from benchmarks.clusters.table import (  # noqa: E402
     source_of,
     summary,
 )
-from benchmarks.clusters.titan_rows import titan_question  # noqa: E402
+from benchmarks.clusters.titan_rows import titan_question
 from tests.cluster_runs import LINE, ROOT, run_with
 
-from forerun.settings.load import settings_from  # noqa: E402
-from forerun.units import GIB  # noqa: E402
+from forerun.settings.load import settings_from
+from forerun.units import GIB
 
 DATA = Path(os.environ.get("FORERUN_CLUSTERS", ROOT.parent / "shared" / "data" / "clusters"))
 
