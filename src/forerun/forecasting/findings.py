@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
+from forerun.forecasting.arithmetic import format_of
 from forerun.forecasting.collectives import data_parallel_ranks
 from forerun.forecasting.held_tensors import ProgramFinding, find_held_tensors
 from forerun.hardware.catalogue import Device
@@ -99,13 +100,13 @@ def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
 def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
     """Products in fp32 on a card whose tensor cores could take them."""
     cores = "tfloat32" if "tfloat32" in device.peak_flops_per_second else "float16"
-    is_on_cores = device.product_dtype("float32", tf32=trace.tf32) != "float32"
-    if is_on_cores or cores not in device.peak_flops_per_second:
+    if cores not in device.peak_flops_per_second:
         return None
     share, line, seconds = _products_in("float32", trace, watcher, device)
     if share < FP32_SHARE:
         return None
-    remedy = "torch.set_float32_matmul_precision('high') or autocast" if cores == "tfloat32" else "autocast"
+    asks = "torch.backends.cudnn.allow_tf32 and " if not trace.tf32_convolutions else ""
+    remedy = f"{asks}torch.set_float32_matmul_precision('high') or autocast" if cores == "tfloat32" else "autocast"
     text = (
         f"{format_percent(share)} of the arithmetic is in fp32 without tensor cores: {format_seconds(seconds)} "
         f"a step; {remedy} would use them. Most of it at {line or 'no known line'}."
@@ -154,7 +155,7 @@ def _products_in(dtype: str, trace: Trace, watcher: StepWatcher, device: Device)
         if call is None or not call.flops:
             continue
         flops += call.flops
-        if all(spec.dtype == dtype for spec in call.inputs):
+        if format_of(call, trace, device) == dtype and all(spec.dtype == dtype for spec in call.inputs):
             own += call.flops
             seconds[trace.lines.get(index, "")] += costs.device_seconds(call)
     line = max(seconds, key=lambda name: seconds[name], default="")

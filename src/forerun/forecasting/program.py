@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import hashlib
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration
+from forerun.forecasting.arithmetic import main_format
 from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
@@ -60,7 +60,7 @@ from forerun.records import (
     StepForecast,
     StepPhases,
 )
-from forerun.trace import OP, Trace
+from forerun.trace import Trace
 from forerun.virtual.cuda.file_layer import WrittenFiles
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.peers import Peers, peers_of
@@ -324,27 +324,15 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
     hosts = host_shares([(last, replay_clock(last, costs))], costs)
     model_flops = statistics.fmean(step.model_flops for step in steps)
     phases = {name: statistics.fmean(getattr(step.phases, name) for step in steps) for name in StepPhases.model_fields}
-    dtype = device.product_dtype(_format_of_products(last), tf32=trace.tf32)
     return StepForecast(
         seconds=step_range(seconds, group_of(trace, costs, PROGRAM), hosts),
         phases=StepPhases(**phases),
         model_flops=model_flops,
         hardware_flops=statistics.fmean(step.hardware_flops for step in steps),
-        mfu=model_flops / (seconds * device.peak(dtype) * trace.cards),
+        mfu=model_flops / (seconds * device.peak(main_format(last, device)) * trace.cards),
         tokens_per_second=ranks * watcher.tokens_per_step / seconds,
         samples_per_second=ranks * watcher.samples_per_step / seconds,
     )
-
-
-def _format_of_products(step: Trace) -> str:
-    """Number format that most of the arithmetic is in; products in float8 count as bfloat16, as mfu is told of them."""
-    flops = Counter[str]()
-    for kind, index in step.events:
-        call = step.calls[step.ops[index].call] if kind == OP else None
-        if call is not None and call.flops:
-            operand = next((spec.dtype for spec in call.inputs if "float" in spec.dtype), "float32")
-            flops["bfloat16" if operand.startswith("float8") else operand] += call.flops
-    return max(flops, key=lambda dtype: flops[dtype]) if flops else "float32"
 
 
 def _out_of_memory(run: ProgramRun) -> OutOfMemoryPoint | None:

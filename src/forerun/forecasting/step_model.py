@@ -14,6 +14,7 @@ from forerun.clock.timeline import StepTime, replay_clock
 from forerun.data.plan import BatchShape
 from forerun.errors import FilesNotWritten
 from forerun.experience import Correction, DeviceCalibration
+from forerun.forecasting.arithmetic import main_format
 from forerun.forecasting.compiling import compiling_seconds
 from forerun.forecasting.lengths import at_length, shapes_to_trace
 from forerun.forecasting.request import ForecastRequest
@@ -273,7 +274,8 @@ def _disk(request: ForecastRequest) -> tuple[float, str]:
 def _peak(device: Device, trace: Trace, costs: Costs) -> float:
     """FLOP/s that mfu is measured against."""
     if device.kind == "cuda":
-        return device.peak(device.product_dtype(trace.compute_dtype, tf32=trace.tf32))
+        is_wide = trace.compute_dtype == "float32"  # then convolutions and products of matrices may differ
+        return device.peak(main_format(trace, device) if is_wide else trace.compute_dtype)
     from forerun.forecasting.host_costs import measured_peak
 
     rates = (call.flops / costs.device_seconds(call) for call in trace.calls if call.flops)

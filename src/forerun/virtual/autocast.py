@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
 
@@ -193,6 +194,21 @@ def _register(library: torch.library.Library, name: str, policy: Callable[..., A
             return policy(op, args, kwargs)
 
     library.impl(name, kernel, KEY)
+
+
+def register_wide(library: torch.library.Library, op: Any) -> None:
+    """Let an operator of another library compute in fp32 and return what it is given, as torchvision's do.
+
+    Its C++ has kernels for CUDA's autocast alone (torchvision 0.28, `csrc/ops/autocast/*.cpp`).
+    """
+
+    def kernel(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_EXCLUDED):
+            results = _call(op, (first, *args), kwargs, torch.float32)
+            floating = (torch.float16, torch.bfloat16, torch.float32)
+            return tree_map_only(torch.Tensor, lambda x: x.to(first.dtype) if x.dtype in floating else x, results)
+
+    library.impl(op._schema.name.rpartition("::")[2], kernel, KEY)
 
 
 def _lower_precision(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

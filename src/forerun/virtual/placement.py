@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from forerun.step.parallel import local
-from forerun.virtual.cuda.tensor_classes import replace_data
+from forerun.virtual.cuda.tensor_classes import parameter_like, replace_data
 from forerun.virtual.lazy_layers import keep_for_later, sizing_lazy_layers
 from forerun.virtual.live_objects import live_objects
 from forerun.virtual.put_back import replaced
@@ -136,7 +136,7 @@ def _moved(old: Tensor, function: Callable[[Tensor], Tensor], keeps_objects: boo
             old.grad = gradient
             return old
     if not isinstance(new, nn.Parameter):
-        new = nn.Parameter(new, old.requires_grad)
+        new = parameter_like(old, new)
     new.grad = gradient
     for name, value in vars(old).items():  # notes of libraries, such as "no weight decay"
         if name not in vars(new) and not name.startswith("_forerun"):

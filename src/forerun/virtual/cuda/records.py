@@ -14,6 +14,8 @@ from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 SAME_WORK = 1e-3
 """Relative difference of work between steps that are alike."""
+PICTURE_DIMENSIONS = 3
+"""Channels, height and width."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,24 @@ class TrainingLoop:
 
 
 def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Tensors among the arguments of a call, and in a batch by name; a list may hold one sample each."""
+    """Tensors among the arguments of a call, and in a batch by name."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, Mapping):
             yield from tensors_given(value.values())
+
+
+def samples_given(values: Iterable[Any]) -> int:
+    """Samples among the arguments of a call: as its first tensor has rows, else as a list has pictures or samples.
+
+    Detectors are given a list of pictures, which differ in size; a list of whole batches is none.
+    """
+    values = list(values)
+    rows = next((tensor.shape[0] for tensor in tensors_given(values) if tensor.dim() > 0), 0)
+    lists = (value for value in values if isinstance(value, list) and value and all(map(_is_sample, value)))
+    return rows or len(next(lists, []))
+
+
+def _is_sample(value: Any) -> bool:
+    return value.dim() == PICTURE_DIMENSIONS if isinstance(value, torch.Tensor) else isinstance(value, Mapping)

@@ -25,9 +25,10 @@ from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop, tensors_given, work_between
+from forerun.virtual.cuda.records import StepSpan, TrainingLoop, samples_given, tensors_given, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
+from forerun.virtual.cuda.shadow import tensors_in
 from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
 from forerun.virtual.cuda.update_parts import UpdateParts
@@ -192,7 +193,7 @@ class StepWatcher:
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
                     self._keeps_gradients = self.updated.have_gradients
-                self._count(id(module), list(tensors_given((*args, *kwargs.values()))))
+                self._count(id(module), [*args, *kwargs.values()])
             self._depth += 1
             try:
                 if self._depth == 1 and self._backward_depth == 0 and self.plays_repeats:
@@ -267,11 +268,10 @@ class StepWatcher:
         self._foreign_steps += 1
         return self._foreign_steps > MOST_FOREIGN_STEPS and self.next_loop()
 
-    def _count(self, module: int, inputs: list[torch.Tensor]) -> None:
-        rows = [tensor for tensor in inputs if tensor.dim() > 0]
-        ids = [tensor for tensor in rows if tensor.dim() == 2 and not tensor.is_floating_point()]
+    def _count(self, module: int, inputs: list[Any]) -> None:
+        ids = [tensor for tensor in tensors_given(inputs) if tensor.dim() == 2 and not tensor.is_floating_point()]
         calls, samples, tokens = self._calls.get(module, (0, 0, 0))
-        samples += rows[0].shape[0] if rows else 0
+        samples += samples_given(inputs)
         self._calls[module] = calls + 1, samples, tokens + (ids[0].numel() if ids else 0)
 
     def count_graph(self, graph: int, inputs: list[torch.Tensor]) -> None:
@@ -321,7 +321,7 @@ class StepWatcher:
             self.end_step(progress)
         return progress is not None and self._is_enough()
 
-    def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, *call: Any) -> None:
         if self._anchor is None and not self.is_announced:
             self.recorder.on_write = None  # what was written before is no step: an optimizer makes them
             self.spans.clear()
@@ -332,7 +332,9 @@ class StepWatcher:
         if is_anchor:
             self.without_gradient, self.step_line = [], program_line()
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.without_gradient += [each for each in updated if each.requires_grad and each.grad is None and each.numel()]
+        if next(tensors_in(call), None) is None:  # DeepSpeed's LAMB is given its gradients
+            missing = (each for each in updated if each.requires_grad and each.grad is None and each.numel())
+            self.without_gradient += missing
         self.recorder.own((each.grad for each in updated if each.grad is not None), Category.GRADIENT)
 
     def own_parameters(self) -> None:

@@ -27,6 +27,7 @@ from forerun.virtual.put_back import replaced
 _BARE = (Tensor, torch.nn.Parameter, FakeTensor)
 _AS_SUBCLASS: Any = Tensor.as_subclass
 _MAKE_SUBCLASS: Any = Tensor._make_subclass  # type: ignore[attr-defined]
+_NEW_PARAMETER: Any = torch.nn.Parameter.__new__
 _ALL_ATTRIBUTES: Any = Tensor.__dict__["__dict__"]
 _NOT_OF_THE_PROGRAM: set[str] = set()
 """Attributes that a fake tensor has from its birth."""
@@ -168,6 +169,21 @@ def _make_subclass(cls: type, data: Tensor, require_grad: bool = False, **option
     return alias.requires_grad_() if require_grad else alias
 
 
+def _new_parameter(
+    cls: Any, data: Tensor | None = None, requires_grad: bool = True, *args: Any, **options: Any
+) -> Tensor:
+    """`Parameter.__new__`, which drops the program's class where data are not plain tensors (parameter.py, 2.13)."""
+    if cls is torch.nn.Parameter or args or options or not isinstance(data, FakeTensor):
+        return _NEW_PARAMETER(cls, data, requires_grad, *args, **options)
+    return _make_subclass(cls, data, requires_grad)
+
+
+def parameter_like(old: Tensor, new: Tensor) -> Tensor:
+    """A parameter with the data of `new`, of the class that `old` is of."""
+    is_plain = type(old) in _BARE
+    return torch.nn.Parameter(new, old.requires_grad) if is_plain else _make_subclass(type(old), new, old.requires_grad)
+
+
 def _replace_flat_data(tensor: FakeTensor, new: Tensor) -> None:
     """`tensor.data = new` of FSDP1's flat parameter or a part of it, which goes to the host and back within a step.
 
@@ -230,10 +246,14 @@ def replace_data(tensor: Tensor, new: Tensor) -> None:
 
 @contextlib.contextmanager
 def making_subclasses() -> Iterator[None]:
-    """`as_subclass` and `_make_subclass` take fake tensors."""
-    make = staticmethod(_make_subclass)
+    """`as_subclass`, `_make_subclass` and parameters of a program's own class take fake tensors."""
+    make, new = staticmethod(_make_subclass), staticmethod(_new_parameter)
     try:
-        with replaced(Tensor, "as_subclass", _as_subclass), replaced(Tensor, "_make_subclass", make):
+        with (
+            replaced(Tensor, "as_subclass", _as_subclass),
+            replaced(Tensor, "_make_subclass", make),
+            replaced(torch.nn.Parameter, "__new__", new),
+        ):
             yield
     finally:
         if "__setattr__" in vars(FakeTensor):

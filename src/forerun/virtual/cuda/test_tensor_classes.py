@@ -1,6 +1,7 @@
 """Tensors of a program's own classes keep their class on the virtual device, and their operators are recorded once."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -124,3 +125,35 @@ def test_attributes_of_a_class_go_to_other_tensors_whole():
         assert on_card.spacing is None
         assert (on_card * 2).is_cuda
     assert "__setattr__" not in vars(torch._subclasses.fake_tensor.FakeTensor)
+
+
+class Flat(torch.nn.Parameter):
+    """As fairscale and Megatron make theirs."""
+
+    def __new__(cls, parts, requires_grad=True):
+        return super().__new__(cls, torch.cat([each.detach().flatten() for each in parts]), requires_grad)
+
+    def __init__(self, parts, requires_grad=True):
+        self.shapes = [tuple(each.shape) for each in parts]
+
+    def views(self):
+        sizes = [math.prod(shape) for shape in self.shapes]
+        return [part.view(shape) for part, shape in zip(self.split(sizes), self.shapes, strict=True)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_parameters_of_a_programs_own_class_are_of_it(device):
+    """`Parameter.__new__` leaves the class out where its data are not plain tensors."""
+    with forerun.virtual_cuda("t4"):
+        net = torch.nn.Module()
+        net.flat = Flat([torch.ones(8, 4, device=device), torch.ones(8, device=device)])
+        net.cuda()
+        assert isinstance(net.flat, Flat)
+        assert net.flat.is_cuda
+        weight, bias = net.flat.views()
+        optimizer = torch.optim.AdamW(net.parameters())
+        torch.nn.functional.linear(torch.ones(2, 4, device="cuda"), weight, bias).sum().backward()
+        optimizer.step()
+        assert [net.flat.grad.shape, optimizer.state[net.flat]["exp_avg"].shape] == [(40,), (40,)]
+        assert not Flat([torch.ones(2, device="cuda")], requires_grad=False).requires_grad
+    assert torch.nn.Parameter.__new__.__module__ == "torch.nn.parameter"

@@ -10,6 +10,7 @@ from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, lig
 from forerun.virtual.cuda.stand_ins.bitsandbytes import quantizing_without_values
 from forerun.virtual.cuda.stand_ins.extensions import virtual_extensions
 from forerun.virtual.cuda.stand_ins.packages import importable
+from forerun.virtual.cuda.stand_ins.torchvision_operators import operators_of_torchvision
 from forerun.virtual.cuda.stand_ins.triton_kernels import virtual_triton
 from forerun.virtual.cuda.stand_ins.trl_kernels import folding_in_one_kernel
 
@@ -23,6 +24,7 @@ def standing_in(device: Device, trace: Trace, note: Callable[[str, Any], None]) 
     with (
         virtual_triton(device, note),
         virtual_extensions(),
+        operators_of_torchvision(),
         importable(PACKAGES, device.compute_capability or (0, 0)),
         quantizing_without_values(trace),
         folding_in_one_kernel(),
