@@ -77,6 +77,7 @@ def test_batch_norm_over_ranks(tmp_path):
     gathered = [each.bytes for each in document.collectives if "allgather" in each.name]
     assert gathered in ([(2 * 256 + 1) * 4], [4 * (2 * 256 + 1) * 4])  # mean, deviation and count of each rank
     assert document.parameters.trainable == 256 * 256 + 3 * 256
+    assert document.assumed == []  # each rank has rows
 
 
 DISPATCHES = """
@@ -155,6 +156,14 @@ def test_a_checkpoint_of_several_ranks_is_saved_by_one(tmp_path, monkeypatch):
     parameters = 2 * 256 * 1024 + 1024 + 256
     assert document.run.checkpoint_bytes == pytest.approx(3 * parameters * 4 / 4, rel=0.01)
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_an_update_on_the_host_is_of_a_ranks_own_part(tmp_path):
+    offloads = SHARDS.replace('.to("cuda")', "").replace("(layer)", "(layer, offload_policy=CPUOffloadPolicy())")
+    offloads = offloads.replace("import fully_shard", "import CPUOffloadPolicy, fully_shard")
+    document, _ = forecast(tmp_path, "", ranks=4, head=offloads.partition("    weights, state")[0])
+    parameters = 2 * 256 * 1024 + 1024 + 256
+    assert any(f"update of {parameters // 4:,} parameters on the host" in each for each in document.not_modelled)
 
 
 def test_a_card_that_the_machine_does_not_have(tmp_path):

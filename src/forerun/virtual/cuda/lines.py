@@ -11,6 +11,9 @@ STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 INSTALLED = (*{sysconfig.get_path(name) for name in ("purelib", "platlib")}, "/site-packages/", "/dist-packages/")
 """Folders of packages: of this environment, and of the user's own or another on the path."""
 
+BELOW = ("/forerun/virtual/", "/torch/_", "/torch/utils/_")
+"""The virtual GPU, and what of PyTorch calls it for an operator."""
+
 
 def is_library(path: str) -> bool:
     """Whether a file is of an installed package, of Python, of PyTorch or of the virtual GPU."""
@@ -33,6 +36,14 @@ def program_line() -> str:
             return own if own == nearest else f"{own} ({nearest})"
         frame = frame.f_back
     return nearest
+
+
+def is_within(file: str) -> bool:
+    """Whether the nearest caller outside the virtual GPU is in a file whose path ends so."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and any(part in frame.f_code.co_filename for part in BELOW):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.endswith(file)
 
 
 def line_of_failure(error: BaseException) -> str:

@@ -30,14 +30,14 @@ class UpdatedParameters:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self.elements_on_host = 0
-        """Of all that were updated, on the host."""
+        """Of all that were updated, on the host: of sharded ones, those of this rank."""
 
     def new_ones(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
         """Those of an optimizer that none has updated before; now it has."""
         every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         fresh = [parameter for parameter in every if id(parameter) not in self._alive]
         self._alive.update({id(parameter): parameter for parameter in fresh})
-        self.elements_on_host += sum(each.numel() for each in fresh if each.device.type == "cpu")
+        self.elements_on_host += sum(local(each).numel() for each in fresh if each.device.type == "cpu")
         return fresh
 
     @property
