@@ -13,6 +13,16 @@ from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 
+def _in_phase(recorder: Recorder, phase: tuple[Phase, int], closure: Callable[..., Any]) -> Callable[..., Any]:
+    """A closure of `step`: it is a forward and a backward pass, and no update. All of Lightning's steps have one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with recorder.phase(*phase):
+            return closure(*args, **kwargs)
+
+    return call
+
+
 @contextlib.contextmanager
 def recognising_phases(recorder: Recorder) -> Iterator[None]:
     """Label backward passes and optimizer updates of a program that does not announce them."""
@@ -29,9 +39,15 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
 
         return call
 
-    def begin(*_: Any) -> None:
+    def begin(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outside = recorder.current_phase, recorder.current_micro_step
         running.append(recorder.phase(Phase.OPTIMIZER))
         running[-1].__enter__()
+
+        def as_outside(value: Any) -> Any:
+            return _in_phase(recorder, outside, value) if callable(value) else value
+
+        return tuple(map(as_outside, args)), {name: as_outside(value) for name, value in kwargs.items()}
 
     def end(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         running.pop().__exit__(None, None, None)
