@@ -316,6 +316,15 @@ def test_a_program_that_fails_before_its_first_step_has_no_forecast_table(tmp_pa
     assert "exit code 1" in second
 
 
+def test_a_program_that_asks_for_more_gpus_hears_how_to_have_them(tmp_path):
+    """What Lightning raises where a machine has fewer than its Trainer is told."""
+    text = "You requested gpu: [0, 1, 2, 3]\\n But your machine only has: [0]"
+    (tmp_path / "broken.py").write_text(f"raise ValueError('{text}')\n")
+    command = ["python", str(tmp_path / "broken.py")]
+    _, result = forecast_program(parse_command(command), command, [device("t4")])
+    assert "forerun exec --nproc-per-node 4" in result.error
+
+
 @pytest.mark.skipif(find_spec("triton") is not None, reason="Triton is installed")
 @pytest.mark.parametrize(("name", "is_told"), [("triton.language", True), ("tritonic", False)])
 def test_a_failed_import_shows_the_program_alone_and_what_a_machine_with_cuda_has(tmp_path, name, is_told):

@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import io
 import os
+import re
 import resource
 import runpy
 import sys
@@ -42,6 +43,9 @@ from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
 from forerun.virtual.put_back import put_back_everywhere
 
+NO_TRITON = "PyTorch for CUDA brings Triton, and the one for CPUs that is here does not: pip install --no-deps triton."
+ASKS_FOR_GPUS = re.compile(r"You requested gpu: \[([\d, ]+)\]")
+"""What Lightning says where a machine has fewer (lightning/fabric/utilities/device_parser.py, 2.6)."""
 RSS_UNIT = 1024
 """Bytes of a unit of `ru_maxrss` on Linux (getrusage(2))."""
 
@@ -337,8 +341,12 @@ def _is_import(frame: traceback.FrameSummary) -> bool:
 
 
 def _remedy(error: BaseException) -> str:
-    """What helps where a package is missing that a machine with CUDA has."""
+    """What helps where a package is missing that a machine with CUDA has, or where more GPUs are asked for."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if (missing or "").partition(".")[0] != "triton":
+    if (missing or "").partition(".")[0] == "triton":
+        return f"{NO_TRITON}\n"
+    asked = ASKS_FOR_GPUS.search(str(error))
+    if asked is None:
         return ""
-    return "PyTorch for CUDA brings Triton, and the one for CPUs that is here does not: pip install --no-deps triton.\n"
+    count = len(asked[1].split(","))
+    return f"The machine has one GPU unless you say more: forerun exec --nproc-per-node {count}, a rank for each.\n"
