@@ -8,17 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from forerun.virtual.cuda.lines import is_library, is_of_others
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
+from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
 
-COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
-WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
-"""Calls around what is looped over that change nothing about its length."""
-SHORTENED = {"zip", "islice"}
-"""Calls that end with the shortest of what they are given."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 COMPREHENSION_FRAMES = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 """Frames of their own whose loops stand in the function around them (before Python 3.12 all of them)."""
@@ -28,10 +22,6 @@ SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb",
 """Libraries that call what trains as often as they think right."""
 CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils")
 """Modules of theirs that do it once."""
-READABLE = (
-    ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
-    ast.Tuple,
-)  # fmt: skip
 
 
 def find_length(
@@ -43,6 +33,7 @@ def find_length(
     loaders: Mapping[str, int] | None = None,
     *,
     has_turned: bool = False,
+    has_repeated: bool = False,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
@@ -51,7 +42,7 @@ def find_length(
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
     loops over steps. `counters` are those that end loops, which are known from the second step on; a loop around the
     one that trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last
-    step has.
+    step has. Where the step `has_repeated` and its loops say nothing, those count that were running at the last one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -59,8 +50,22 @@ def find_length(
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
-    above = _loops_above(sys._getframe(1), turns or {}, counters or LoopCounters(), has_turned=has_turned)
-    return _of_loops(above, batches_per_step, backward_lines, update_line, set((loaders or {}).values()))
+    here, counters, passes = sys._getframe(1), counters or LoopCounters(), set((loaders or {}).values())
+    above = list(_loops_above(here, turns or {}, counters, has_turned=has_turned))
+    length = _of_loops(iter(above), batches_per_step, backward_lines, update_line, passes)
+    if length is None and has_repeated:
+        lasting = (each for each in above if each.is_lasting)
+        length = _of_loops(lasting, batches_per_step, backward_lines, update_line, passes)
+    _mark(here)
+    return length
+
+
+def _mark(frame: Any) -> None:
+    """Let the frames that run now be known at the next step: `f_trace_lines` is of one frame and says nothing else
+    while no debugger is there, and no reference keeps a frame with its tensors."""
+    while frame is not None:
+        frame.f_trace_lines = False
+        frame = frame.f_back
 
 
 def _locals(frame: Any) -> dict[str, Any]:
@@ -93,6 +98,9 @@ class _Turns:
     """What a counter says of the steps of all its turns."""
     frame: int = 0
     """Identity of the frame that it runs in."""
+    is_lasting: bool = True
+    """Whether it was running at the step before: a loop that each step begins anew is a part of it, as the schedule of
+    a pipeline is."""
 
 
 def _loops_above(
@@ -119,11 +127,11 @@ def _loops_above(
                 end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
                 count, is_over_batches = (None, False)
                 if not isinstance(loop, ast.While):
-                    count, is_over_batches = _count(loop.iter, names)
+                    count, is_over_batches = count_of(loop.iter, names)
                     if count is None:  # `for batch in DataLoader(...)`, or over range(data.size(0))
                         count, is_over_batches = turns.get(line), not isinstance(turns.get(line), RangeTurns)
                 has_own = True
-                yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
+                yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines))
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:
             function = frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
@@ -144,13 +152,13 @@ def _loops_of_library(
     """
     for loop in _loops_around(path, frame.f_lineno):
         names = {**frame.f_globals, **_locals(frame)}
-        value = _looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
-        is_counted = isinstance(value, range) or hasattr(value, "dataset") or _total(value) is not None
+        value = looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
+        is_counted = isinstance(value, range) or hasattr(value, "dataset") or total_of(value) is not None
         if not isinstance(value, list | tuple | Set | Mapping):
             line = f"{path_name(path)}:{loop.lineno}"
-            count, is_over_batches = _count(loop.iter, names) if is_counted else (turns.get(line), True)
+            count, is_over_batches = count_of(loop.iter, names) if is_counted else (turns.get(line), True)
             end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
-            yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame)))
+            yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines))
 
 
 def _ended(turns: _Turns) -> _Turns:
@@ -306,75 +314,6 @@ def _loops_of_comprehension(node: Any) -> list[ast.For]:
         loop = _Comprehended(generator.target, generator.iter, skips + body, [])
         loops.append(ast.copy_location(loop, node))
     return loops
-
-
-def _count(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """How often a loop over an expression runs, and whether it runs over batches."""
-    node = _unwrapped(node)
-    if isinstance(node, ast.List | ast.Tuple) and not any(
-        isinstance(each, ast.Name | ast.Starred) for each in node.elts
-    ):
-        return len(node.elts), False
-    name = name_of(node.func) if isinstance(node, ast.Call) else ""
-    if isinstance(node, ast.Call) and node.args and name in SHORTENED:
-        return _shortest(node, names, is_slice=name == "islice")
-    value = _looped_over(node, names)
-    if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
-        return 1, False  # a turn of it is a part of a step
-    try:
-        return len(value), not isinstance(value, range)
-    except (TypeError, ValueError, NotImplementedError):
-        total = _total(value)
-        return total, total is not None
-
-
-def _total(bar: Any) -> int | None:
-    """What a bar of progress around an iterable was told (tqdm, ultralytics' own); None of anything else."""
-    total = getattr(bar, "total", None) if hasattr(bar, "iterable") else None
-    return total if isinstance(total, int) else None
-
-
-def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tuple[int | None, bool]:
-    """The same of what ends with the first of several, and of a part of something."""
-    of_parts = [_count(part, names) for part in (node.args[:1] if is_slice else node.args)]
-    counts = [count for count, _ in of_parts]
-    if is_slice:
-        limits = [_looped_over(part, names) for part in node.args[1:]]
-        first, last = (0, *limits) if len(limits) == 1 else (*limits, None, None)[:2]
-        if len(limits) > 2 or not isinstance(first, int) or not isinstance(last, int):
-            return None, False
-        counts = [last - first, *(count - first for count in counts if count is not None)]
-    lengths = [count for count in counts if count is not None]
-    return max(0, min(lengths)) if len(lengths) == len(counts) else None, any(is_over for _, is_over in of_parts)
-
-
-def _unwrapped(node: ast.expr) -> ast.expr:
-    """What a loop runs over, without calls around it that change nothing about its length."""
-    while isinstance(node, ast.Call) and node.args and name_of(node.func) in WRAPPERS:
-        if name_of(node.func) == "trange":
-            return ast.Call(ast.Name("range", ast.Load()), node.args, [])
-        node = node.args[0]
-    return node
-
-
-def _looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression that a loop runs over; None where to ask for it could change something."""
-    node = _unwrapped(node)
-    if not all(isinstance(part, READABLE) for part in ast.walk(node)):
-        return None
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    if any(name_of(call.func) not in COUNTED_CALLS for call in calls):
-        return None
-    try:
-        code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
-        return eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
-    except (TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
-        return None
-
-
-def name_of(node: ast.expr) -> str:
-    """The last name of a called function as it is written; empty where it is no name."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _is_behind_passes(turns: _Turns, backward_lines: Sequence[str]) -> bool:

@@ -26,8 +26,9 @@ from forerun.virtual.cuda.later_loops import (
     trains,
     within_try,
 )
-from forerun.virtual.cuda.length import COMPREHENSIONS, WRAPPERS, RangeTurns, name_of, path_name
+from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns, path_name
 from forerun.virtual.cuda.lines import is_library, is_of_others
+from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced

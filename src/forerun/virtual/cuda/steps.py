@@ -385,7 +385,8 @@ class StepWatcher:
     def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
         loaders, lines, batches = span.turns_of_loaders, span.backward_lines, len(span.fetched)
         turns, counters = loaders | self.loop_counts, self.between.counters
-        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, has_turned=has_turned)
+        again = {"has_turned": has_turned, "has_repeated": len(self.spans) > 2 and not has_turned}
+        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, **again)
 
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):

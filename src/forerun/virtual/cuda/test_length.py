@@ -191,3 +191,33 @@ def test_asking_for_the_length_keeps_nothing_alive():
             assert reference() is None
 
     train()
+
+
+@pytest.mark.parametrize(("around", "steps"), [("for step_number in range(40)", 40), ("for _ in stream()", None)])
+def test_a_loop_that_each_step_begins_anew_is_a_part_of_it(tmp_path, around, steps):
+    """As DeepSpeed's engine runs the schedule of a pipeline, whose last command is the update."""
+    path, found = tmp_path / "loop.py", []
+    code = f"""
+    def stream():
+        while True:
+            yield 0
+    def schedule():
+        yield from (["forward", "backward"], ["backward"], ["update"])
+    def train_batch():
+        for commands in schedule():
+            for command in commands:
+                if command == "update":
+                    step()
+    {around}:
+        train_batch()
+        if count():
+            break
+    """
+    path.write_text(textwrap.dedent(code))
+
+    def step():
+        found.append(find_length(0, (), "", has_repeated=len(found) > 1))
+
+    exec(compile(path.read_text(), str(path), "exec"), {"step": step, "count": lambda: len(found) == 3})
+    assert found[:2] == [None, None]
+    assert (found[2] and found[2].steps) == steps
