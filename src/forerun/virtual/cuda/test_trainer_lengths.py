@@ -46,3 +46,54 @@ def test_a_callback_that_can_end_training_is_named(kind, early):
         length = length_of_trainer(variables, "fit")
         assert length is not None
         assert length.source.endswith("at most: EarlyStopping can end it") == early
+
+
+TRAINER = {
+    "estimated_stepping_batches": 100, "max_epochs": 5, "num_training_batches": 40, "accumulate_grad_batches": 2,
+    "num_val_batches": [8, 2], "check_val_every_n_epoch": 1, "val_check_batch": 40, "checkpoint_callbacks": [],
+}  # fmt: skip
+
+
+def saves(top=1, steps=0, epochs=1, last=None):
+    return SimpleNamespace(save_top_k=top, save_last=last, _every_n_train_steps=steps, _every_n_epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "validations", "checkpoints"),
+    [
+        ({}, 5, 0), ({"check_val_every_n_epoch": 2}, 2, 0), ({"val_check_batch": 10}, 20, 0),
+        ({"check_val_every_n_epoch": None, "val_check_batch": 100}, 2, 0), ({"max_epochs": -1}, 5, 0),
+        ({"val_check_batch": float("inf")}, 5, 0), ({"checkpoint_callbacks": [saves()]}, 5, 5),
+        ({"checkpoint_callbacks": [saves(steps=30, epochs=0), saves(epochs=2)]}, 5, 3 + 2),
+        ({"checkpoint_callbacks": [saves(top=0)]}, 5, 0), ({"checkpoint_callbacks": [saves(top=0, last=True)]}, 5, 5),
+    ],
+)  # fmt: skip
+def test_lightning_says_how_often_it_validates_and_saves(changes, validations, checkpoints):
+    """An epoch is 20 steps of two of 40 batches each."""
+    loop = type("Fit", (), {"__module__": "lightning.pytorch.loops.fit_loop"})()
+    loop.trainer = SimpleNamespace(**TRAINER | changes)
+    length = length_of_trainer({"self": loop}, "advance")
+    assert length is not None
+    assert (length.steps, length.steps_per_epoch, length.evaluation_batches) == (100, 20, 10 * validations)
+    assert length.checkpoints == checkpoints
+
+
+@pytest.mark.parametrize(
+    ("by_epoch", "interval", "validations", "saves_last", "checkpoints"),
+    [(True, 1, 6, True, 6), (True, 4, 2, True, 2), (True, 4, 2, False, 1), (False, 50, 5, True, 5)],
+)
+def test_mmengine_says_how_often_it_validates_and_saves(by_epoch, interval, validations, saves_last, checkpoints):
+    """Six epochs of 40 batches or 240 iterations, two of them a step; what is due comes at the end as well."""
+    hook = type("CheckpointHook", (), {})()
+    hook.by_epoch, hook.interval, hook.save_last = by_epoch, interval, saves_last
+    loop = type("Loop", (), {"__module__": "mmengine.runner.loops"})()
+    validation = SimpleNamespace(dataloader=range(7))
+    wrapper = SimpleNamespace(_accumulative_counts=2)
+    loop.runner = SimpleNamespace(optim_wrapper=wrapper, _val_loop=validation, hooks=[hook, SimpleNamespace()])
+    loop.max_iters, loop.max_epochs, loop.val_begin, loop.val_interval = 240, 6 if by_epoch else 1, 1, interval
+    if not by_epoch:
+        loop.dataloader_iterator = iter(())
+    length = length_of_trainer({"self": loop}, "run_epoch")
+    assert length is not None
+    assert (length.steps, length.steps_per_epoch) == (120, 20 if by_epoch else None)
+    assert (length.evaluation_batches, length.checkpoints) == (7 * validations, checkpoints)

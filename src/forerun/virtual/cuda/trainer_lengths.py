@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite")
+SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite", "mmengine")
 """Packages whose trainers say how long they train, and most of them how often they evaluate."""
 AT_MOST = "at most"
 """What a source says where training can end before its length."""
@@ -40,6 +40,8 @@ def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLen
         return _of_keras(variables)
     if any(home.startswith("ignite.engine") for home in homes):
         return _of_ignite(getattr(owner, "state", None))
+    if any(home.startswith("mmengine.runner") for home in homes) and isinstance(getattr(owner, "max_iters", None), int):
+        return _of_mmengine(owner)
     return None
 
 
@@ -86,15 +88,43 @@ def batches_rows(dataset: Any) -> int:
 
 
 def _of_lightning(trainer: Any) -> ProgramLength | None:
+    """Lightning's (lightning/pytorch/trainer/trainer.py, 2.6), with its validations and checkpoints."""
     steps = getattr(trainer, "estimated_stepping_batches", None)
     if not isinstance(steps, int) or steps <= 0:
         return None
-    epochs = getattr(trainer, "max_epochs", None)
-    per_epoch = math.ceil(steps / epochs) if isinstance(epochs, int) and epochs > 0 else None
+    batches, limit = getattr(trainer, "num_training_batches", None), getattr(trainer, "max_epochs", None)
+    accumulated = getattr(trainer, "accumulate_grad_batches", 1)
+    if isinstance(batches, int) and batches > 0:  # `max_steps` alone leaves `max_epochs` at -1
+        per_epoch = math.ceil(batches / accumulated)
+    elif isinstance(limit, int) and limit > 0:
+        per_epoch = math.ceil(steps / limit)
+    else:
+        per_epoch = None
+    epochs = steps // per_epoch if per_epoch else 0
     checks = getattr(trainer, "num_val_batches", None) or []
-    batches = sum(int(count) for count in checks if isinstance(count, int)) * (epochs or 1)
-    source = _unless_stopped("Lightning's estimated_stepping_batches", getattr(trainer, "callbacks", ()))
-    return ProgramLength(steps, source, per_epoch, batches)
+    times = _validations(trainer, steps * accumulated, batches, epochs)
+    return ProgramLength(
+        steps, _unless_stopped("Lightning's estimated_stepping_batches", getattr(trainer, "callbacks", ())), per_epoch,
+        times * sum(int(count) for count in checks if isinstance(count, int)),
+        checkpoints=sum(_saves(each, steps, epochs) for each in getattr(trainer, "checkpoint_callbacks", ())),
+    )  # fmt: skip
+
+
+def _validations(trainer: Any, batches: int, batches_per_epoch: Any, epochs: int) -> int:
+    """How often Lightning validates in so many training batches."""
+    every, between = getattr(trainer, "check_val_every_n_epoch", 1), getattr(trainer, "val_check_batch", None)
+    is_within = isinstance(between, int) and isinstance(batches_per_epoch, int) and 0 < between < batches_per_epoch
+    if isinstance(between, int) and between > 0 and (is_within or every is None):
+        return batches // between // (every or 1)
+    return epochs // (every or 1)
+
+
+def _saves(callback: Any, steps: int, epochs: int) -> int:
+    """How often a `ModelCheckpoint` writes, where every one is better than those before."""
+    if not getattr(callback, "save_top_k", 0) and not getattr(callback, "save_last", False):
+        return 0
+    by_steps, by_epochs = (getattr(callback, f"_every_n_{name}", 0) or 0 for name in ("train_steps", "epochs"))
+    return steps // by_steps if by_steps > 0 else epochs // by_epochs if by_epochs > 0 else 0
 
 
 def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:
@@ -126,3 +156,27 @@ def _of_ignite(state: Any) -> ProgramLength | None:
     if not isinstance(epochs, int) or not isinstance(batches, int):
         return None
     return ProgramLength(epochs * batches, "the epochs of Ignite's engine", batches)
+
+
+def _of_mmengine(loop: Any) -> ProgramLength | None:
+    """A training loop of MMEngine's runner (mmengine/runner/loops.py, 0.10.7), by epochs or by iterations."""
+    runner, validation = loop.runner, getattr(loop.runner, "_val_loop", None)
+    accumulated = getattr(runner.optim_wrapper, "_accumulative_counts", 1) or 1
+    is_by_epoch = not hasattr(loop, "dataloader_iterator")
+    turns = loop.max_epochs if is_by_epoch else loop.max_iters
+    checks = 0
+    if hasattr(validation, "dataloader"):
+        checks = _dues(turns, loop.val_interval, has_last=True) - (loop.val_begin - 1) // loop.val_interval
+    hooks = [each for each in getattr(runner, "hooks", ()) if type(each).__name__ == "CheckpointHook"]
+    steps = math.ceil(loop.max_iters / accumulated)
+    hooks = [each for each in hooks if each.by_epoch == is_by_epoch and each.interval > 0]
+    return ProgramLength(
+        steps, "the loop of MMEngine's runner", math.ceil(steps / turns) if is_by_epoch else None,
+        checks * len(validation.dataloader) if checks else 0,
+        checkpoints=sum(_dues(turns, each.interval, has_last=each.save_last) for each in hooks),
+    )  # fmt: skip
+
+
+def _dues(turns: int, every: int, *, has_last: bool) -> int:
+    """How often something is due in so many turns, in the last one in any case where it `has_last`."""
+    return turns // every + (has_last and turns % every > 0)
