@@ -354,3 +354,27 @@ def test_a_package_that_brings_its_loop_has_its_length_and_its_validation(tmp_pa
     (rest,) = document.rests
     assert (rest.times, rest.seconds > 0) == (12, True)
     assert document.run.phases.evaluation_seconds == pytest.approx(12 * rest.seconds)
+
+
+ACCUMULATES = """
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(gradient_accumulation_steps=4)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = torch.utils.data.DataLoader(torch.zeros(220, 64), 20)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(10):
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_accelerate_makes_a_step_of_what_is_left_of_a_loader(tmp_path):
+    """Eleven batches in steps of four are three; a loop of one's own that counts to four makes two."""
+    document, _ = forecast(tmp_path, "", head=ACCUMULATES)
+    assert (document.run.total_steps, document.run.steps_per_epoch) == (30, 3)

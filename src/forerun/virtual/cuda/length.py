@@ -218,7 +218,7 @@ def _ends_with_inner(outer: _Turns, inside: list[_Turns]) -> bool:
 def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step: int) -> ProgramLength:
     """The steps of all turns of loops, innermost first; `batches` are those of the one over them."""
     steps, loops, ends = 1, [], list[_Turns]()
-    per_epoch = None if batches is None else max(1, (batches.count or 0) // max(1, batches_per_step))
+    per_epoch = None if batches is None else _steps_of(batches.count or 0, max(1, batches_per_step))
     for each in counted:
         ends = [end for end in ends if end.frame == each.frame and end.end and not sets_anew(each.loop, end.end.names)]
         ends += [each] if each.end is not None and each.end.is_of_steps else []
@@ -233,6 +233,15 @@ def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step:
     at_most = f", {AT_MOST}: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
+
+
+def _steps_of(batches: int, batches_per_step: int) -> int:
+    """Steps of so many batches: what is left of them makes none, but where accelerate counts, which ends with them."""
+    state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    counts = getattr(state, "_shared_state", {}).get("plugin_kwargs", {})
+    if counts.get("num_steps") == batches_per_step and counts.get("sync_with_dataloader", True):
+        return -(-batches // batches_per_step)
+    return max(1, batches // batches_per_step)
 
 
 def _ends_with_data(loop: Any) -> bool:

@@ -192,3 +192,17 @@ def test_checks_of_distributions_pass():
     with forerun.virtual_cuda("t4"):
         mean = torch.randn(8, 4, device="cuda")
         assert torch.distributions.Normal(mean, mean.exp(), validate_args=True).sample().shape == (8, 4)
+
+
+def test_a_mask_that_is_counted_is_true_everywhere(gpu):
+    """As it is where it picks: a program that raises where it finds nothing goes on (neuralforecast's windows)."""
+    scores = torch.randn(40, 10, device="cuda")
+    available = (scores.sum(1) >= 1) & (scores.sum(1) < 5)
+    assert int(available.sum()) == int(torch.count_nonzero(available)) == len(scores[available]) == 40
+
+
+def test_faults_and_right_guesses_are_not_counted(gpu):
+    """Else a loop that ends at an accuracy of 99 % would, and one that ends at NaN."""
+    scores, labels = torch.randn(40, 10, device="cuda"), torch.randint(0, 10, (40,), device="cuda")
+    assert int((scores.argmax(1) == labels).sum()) < 40
+    assert int((scores.isnan() | scores.isinf()).sum()) == 0

@@ -1,8 +1,9 @@
 """What is assumed of the device's values that nobody can know, and where a program asked for them.
 
-Single numbers are 1 (floating) or 0 (integer); checks that reduce truth values pass (`all` is true, `any` is not);
-choices among many are balanced, so that a router of experts gives each the same number of tokens; results whose size
-depends on values are as large as they can be.
+Single numbers are 1 (floating) or 0 (integer); checks that reduce truth values pass (`all` is true, `any` is not); a
+mask that is counted is true everywhere, unless it is of numbers that went wrong or of right guesses; choices among many
+are balanced, so that a router of experts gives each the same number of tokens; results whose size depends on values are
+as large as they can be.
 """
 
 import math
@@ -29,6 +30,14 @@ DISTINCT = {aten._unique2, aten.unique_consecutive, aten.unique_dim}
 """Operators whose results are largest when all values differ."""
 CHECKS = {aten.all, aten._is_all_true}
 """Operators that say whether all is well."""
+SUMS = {aten.sum, aten.count_nonzero}
+"""Operators that count what is true in a mask."""
+SELDOM = {aten.isnan.default, aten.isinf.default, aten.eq.Tensor}
+"""Operators whose masks a program hopes to find empty, or counts to see how good it is: numbers that went wrong, and
+guesses that are right."""
+UNIONS = {aten.bitwise_or, aten.logical_or}
+_IS_SELDOM = "_forerun_is_seldom"
+"""Attribute of such a mask."""
 COUNTED = {aten.nonzero, aten.repeat_interleave}
 """Operators that keep every element that is not zero."""
 READ = "a {} read from the device"
@@ -89,8 +98,20 @@ def assume_values(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) ->
                 set_shadow(index, value.reshape(index.shape).to(index.dtype), is_assumed=True)
     if packet in RANDOM and 0 < outputs.numel() <= (FEW if outputs.is_floating_point() else MOST_ELEMENTS):
         set_shadow(outputs, _draw(func, args, kwargs), is_assumed=True)
+    if packet in SUMS and outputs.numel() == 1 and shadow_of(outputs) is None:
+        _assume_all(args[0], outputs)
+    if func in SELDOM or (packet in UNIONS and any(getattr(each, _IS_SELDOM, False) for each in args)):
+        setattr(outputs, _IS_SELDOM, True)
     unknown = [each for each in tensors_in((outputs,)) if isinstance(each, FakeTensor) and shadow_of(each) is None]
     assume_numbers(unknown, is_true=packet in CHECKS)
+
+
+def _assume_all(mask: torch.Tensor, count: torch.Tensor) -> None:
+    """Let a mask that nobody can know be true everywhere where it is counted, as it is where it picks."""
+    if mask.dtype is torch.bool and shadow_of(mask) is None and not getattr(mask, _IS_SELDOM, False):
+        with torch._C._DisableTorchDispatch():
+            value = full(count.shape, mask.numel(), dtype=count.dtype)
+        set_shadow(count, value, is_assumed=True)
 
 
 def _draw(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
