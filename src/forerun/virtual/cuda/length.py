@@ -20,7 +20,7 @@ DOORS = ("/forerun/virtual/cuda/run.py", "/forerun/forecasting/", "/forerun/hf/"
 """Where a program is started from here: loops above ask for several forecasts, and are not its own."""
 SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
 """Libraries that call what trains as often as they think right."""
-CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils")
+CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils", "ray.train")
 """Modules of theirs that do it once."""
 
 

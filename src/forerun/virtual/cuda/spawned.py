@@ -1,10 +1,11 @@
-"""Processes that a program starts for its ranks itself: `torch.multiprocessing.spawn` and what is made of it.
+"""Processes that a program starts for its ranks itself: `torch.multiprocessing.spawn`, what is made of it, Ray Train.
 
 The function that each of them would run is run here, for the rank that is traced. A process of its own would be
 outside of the virtual GPU. What it returns says that the others ended well.
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401 (loads the module that is asked for by name below)
 
 from forerun.errors import InvalidSettings
-from forerun.virtual.put_back import replaced_everywhere
+from forerun.virtual.cuda.after_import import after_import
+from forerun.virtual.put_back import replaced, replaced_everywhere
+
+RAY_TRAINERS = "ray.train.v2.api.data_parallel_trainer"
 
 
 class SpawnedRanks:
@@ -51,5 +55,27 @@ def running_spawned_ranks(ranks: int, local_rank: int) -> Iterator[None]:
 
     # by its name in sys.modules: `torch.multiprocessing.spawn` is the function of that name
     home = sys.modules["torch.multiprocessing.spawn"]
-    with replaced_everywhere([(home, "start_processes", start_processes)]):
+    with replaced_everywhere([(home, "start_processes", start_processes)]), after_import(RAY_TRAINERS, _train_here):
         yield
+
+
+def _train_here(module: Any) -> Callable[[], None]:
+    """Let Ray Train run its function in this process: its local mode, which its users start under torchrun.
+
+    That is what `num_workers=0` means (ray 2.60); Ray's own workers are processes of its cluster.
+    """
+    original = module.DataParallelTrainer.fit
+
+    def fit(trainer: Any) -> Any:
+        workers, ranks = trainer.scaling_config.num_workers, int(os.environ.get("WORLD_SIZE", "1"))
+        if workers not in (0, ranks):
+            raise InvalidSettings(
+                f"exec: one GPU for each worker of Ray Train; num_workers is {workers}, and the job has {ranks}. Say "
+                f"forerun exec --nproc-per-node {workers}."
+            )
+        trainer.running_in_local_mode = True
+        return original(trainer)
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(replaced(module.DataParallelTrainer, "fit", fit))
+    return stack.close
