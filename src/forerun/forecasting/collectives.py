@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from forerun.memory.explanation import RankExchange
-from forerun.trace import AWAITED, BETWEEN_RANKS, GROUP_SIZE, MACHINES, OP, Call, Phase, Trace
+from forerun.trace import AWAITED, BETWEEN_RANKS, GROUP_SIZE, MACHINES, OP, Call, Op, Phase, Trace
 
 LITTLE = 0.1
 """Share of the gradients' bytes below which a reduction in the forward pass is a statistic."""
@@ -29,18 +29,33 @@ def data_parallel_ranks(step: Trace) -> int:
     """Ranks that train on rows of their own: those that the gradients of a step are reduced over.
 
     Groups that reduce as much in the forward pass share their rows (tensor parallelism); a mean of losses is little.
+    Where no backward pass reduces anything, what follows the last one does (DeepSpeed's engine, loops over
+    `p.grad`), but for norms and checks, which are little beside it.
     """
     sizes: dict[Phase, Counter[tuple[str, int]]] = {phase: Counter() for phase in Phase}
-    for phase, call in collectives_of(step):
-        if not call.name.startswith(AWAITED) and "reduce" in call.name:
-            ranks = dict(call.keywords).get(GROUP_SIZE, 1)
-            sizes[phase][call.name, ranks] += max((spec.bytes for spec in (*call.inputs, *call.outputs)), default=0)
+    last = max((place for place, op in enumerate(_ops_of(step)) if op.phase is Phase.BACKWARD), default=-1)
+    after = Counter[tuple[str, int]]()
+    for place, op in enumerate(_ops_of(step)):
+        call = step.calls[op.call]
+        if _is_exchange(call) and not call.name.startswith(AWAITED) and "reduce" in call.name:
+            key = call.name, dict(call.keywords).get(GROUP_SIZE, 1)
+            table = after if place > last >= 0 else sizes[op.phase]
+            table[key] += max((spec.bytes for spec in (*call.inputs, *call.outputs)), default=0)
     forward, backward = sizes[Phase.FORWARD], sizes[Phase.BACKWARD]
+    if not backward:
+        backward = Counter({key: size for key, size in after.items() if size > LITTLE * max(after.values())})
     return math.prod(key[1] for key in backward if forward[key] <= LITTLE * backward[key])
+
+
+def _ops_of(step: Trace) -> list[Op]:
+    return [step.ops[index] for kind, index in step.events if kind == OP]
+
+
+def _is_exchange(call: Call) -> bool:
+    return call.name.startswith(BETWEEN_RANKS) and not call.is_view
 
 
 def collectives_of(step: Trace) -> list[tuple[Phase, Call]]:
     """Every collective of a step in order, with its phase."""
-    ops = [step.ops[index] for kind, index in step.events if kind == OP]
-    pairs = [(op.phase, step.calls[op.call]) for op in ops]
-    return [(phase, call) for phase, call in pairs if call.name.startswith(BETWEEN_RANKS) and not call.is_view]
+    pairs = [(op.phase, step.calls[op.call]) for op in _ops_of(step)]
+    return [(phase, call) for phase, call in pairs if _is_exchange(call)]

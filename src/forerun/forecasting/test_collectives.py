@@ -43,3 +43,16 @@ def test_gradients_say_how_many_ranks_have_rows_of_their_own():
     assert data_parallel_ranks(megatron) == 2
     logged = step((REDUCE, Phase.BACKWARD, 8, 1, 6400), (REDUCE, Phase.FORWARD, 8, 1, 4))
     assert data_parallel_ranks(logged) == 8
+
+
+def test_gradients_may_be_reduced_behind_the_backward_pass():
+    """By DeepSpeed's engine, or by a loop over `p.grad`; norms and checks that follow are little beside them."""
+    passes = [("aten.mm.default", Phase.FORWARD, 1, 1, 64), ("aten.mm.default", Phase.BACKWARD, 1, 1, 64)]
+    for phase in (Phase.FORWARD, Phase.OPTIMIZER):
+        gradients, norm = (REDUCE, phase, 4, 1, 6400), (TENSOR, Phase.OPTIMIZER, 8, 1, 4)
+        assert data_parallel_ranks(step(*passes, gradients, norm)) == 4
+    before = (REDUCE, Phase.FORWARD, 4, 1, 6400)
+    assert data_parallel_ranks(step(before, *passes)) == 1
+    assert (
+        data_parallel_ranks(step(*passes, (SCATTER, Phase.BACKWARD, 2, 1, 64), (REDUCE, Phase.FORWARD, 4, 1, 4))) == 2
+    )

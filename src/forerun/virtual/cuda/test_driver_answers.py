@@ -78,3 +78,11 @@ def test_free_memory_is_of_the_whole_card():
         free, total = torch.cuda.mem_get_info()
     assert total == device("t4").memory_bytes
     assert free < total
+
+
+def test_streams_are_made_with_a_device_and_a_priority():
+    """By their places, as ColossalAI does."""
+    with forerun.virtual_cuda("t4"):
+        first, second = torch.cuda.Stream(None, -1), torch.cuda.Stream(torch.device("cuda", 0), priority=0)
+        assert [first.priority, second.priority, torch.cuda.current_stream().priority] == [-1, 0, 0]
+        assert {each.device for each in (first, second)} == {torch.device("cuda", 0)}

@@ -111,9 +111,19 @@ class CudaEvent:
 
 
 class CudaStream(VirtualStream):
-    """An order of work, also as a context."""
+    """An order of work, also as a context; its priority changes nothing here."""
 
     cuda_stream = 0
+
+    def __init__(self, device: object = None, priority: int = 0, **options: Any):
+        super().__init__(device, **options)
+        self._device, self.priority = device, priority
+
+    @property
+    def device(self) -> torch.device:
+        """The card that it was made for, or the present one."""
+        given = torch.cuda.current_device() if self._device is None else self._device
+        return torch.device("cuda", given) if isinstance(given, int) else torch.device(given)  # type: ignore[arg-type]
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
