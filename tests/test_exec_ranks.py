@@ -1,7 +1,5 @@
 """Scripts that several ranks or cards run: processes of their own, DDP as it is set up, checkpoints, cards by number."""
 
-import sys
-
 import pytest
 from tests.exec_runs import DATA_PARALLEL, forecast
 
@@ -221,50 +219,3 @@ def test_layers_split_over_ranks_are_compiled(tmp_path):
     assert compiled.memory.peak_allocated_bytes <= plain.memory.peak_allocated_bytes
     assert compiled.run.phases.compile_seconds > 0 == plain.run.phases.compile_seconds
     assert 0 < plain.step.mfu < 1, "of products in bfloat16"
-
-
-RAY = """
-class DataParallelTrainer:
-    running_in_local_mode = False
-
-    def __init__(self, function, workers):
-        self.function = function
-        self.scaling_config = type("Scaling", (), {"num_workers": workers})
-
-    def fit(self):
-        assert self.running_in_local_mode
-        return self.function()
-"""
-RAY_SCRIPT = """
-import torch
-from torch import distributed, nn
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-def work():
-    distributed.init_process_group("nccl")
-    model = nn.parallel.DistributedDataParallel(nn.Linear(256, 256).to("cuda"))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for batch in range(30):
-        model(torch.randn(8, 256, device="cuda")).square().mean().backward()
-        optimizer.step()
-
-DataParallelTrainer(work, 4).fit()
-"""
-
-
-def test_the_function_of_ray_train_runs_as_a_rank(tmp_path, monkeypatch):
-    """A package as Ray's is in this, whose workers would be processes of its cluster."""
-    package = tmp_path / "site-packages" / "ray" / "train" / "v2" / "api"
-    package.mkdir(parents=True)
-    (package / "data_parallel_trainer.py").write_text(RAY)
-    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
-        monkeypatch.delitem(sys.modules, name)
-    try:
-        document, _ = forecast(tmp_path, "", ranks=4, head=RAY_SCRIPT)
-        assert (document.world_size, document.run.total_steps) == (4, 30)
-        with pytest.raises(InvalidSettings, match="num_workers is 4, and the job has 1.*--nproc-per-node 4"):
-            forecast(tmp_path, "", head=RAY_SCRIPT)
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
-            del sys.modules[name]

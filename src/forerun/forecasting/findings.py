@@ -248,7 +248,7 @@ def _missing_sampler(trace: Trace, watcher: StepWatcher) -> ProgramFinding | Non
         return None
     text = (
         f"{ranks} data-parallel ranks train on the same rows: give the DataLoader a DistributedSampler "
-        "(and call its set_epoch), or prepare it with accelerate."
+        "(and call its set_epoch), or prepare it with accelerate, unless its dataset is one rank's part already."
     )
     return ProgramFinding(kind="missing-sampler", line=same[-1].line, text=text)
 

@@ -34,6 +34,11 @@ def program_warnings(
             "No optimizer step and no backward pass was seen, so no time is forecast: the program ended before its "
             "first one, or it does not train."
         )
+        if started := run.session.own_processes:
+            warnings.append(
+                f"The program starts processes of its own ({started[0]}), which are not seen here. Where they are "
+                f"ranks, --nproc-per-node {len(started)} runs one of them."
+            )
     elif run.updates_nothing:
         warnings.append(
             "The program updates no weights: a step here is one backward pass with the forward pass before it, and run "

@@ -16,8 +16,13 @@ from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 COMPREHENSION_FRAMES = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 """Frames of their own whose loops stand in the function around them (before Python 3.12 all of them)."""
-DOORS = ("/forerun/virtual/cuda/run.py", "/forerun/forecasting/", "/forerun/hf/")
-"""Where a program is started from here: loops above ask for several forecasts, and are not its own."""
+DOORS = (
+    "/forerun/virtual/cuda/run.py",
+    "/forerun/virtual/cuda/own_processes.py",
+    "/forerun/forecasting/",
+    "/forerun/hf/",
+)
+"""Where a program or a rank of it is started from here: loops above repeat no steps of it."""
 SEARCHES = {"optuna", "hyperopt", "skopt", "nevergrad", "flaml", "ray", "wandb", "sklearn"}
 """Libraries that call what trains as often as they think right."""
 CALLED_ONCE = ("sklearn.pipeline", "sklearn.base", "sklearn.compose", "sklearn.utils", "ray.train")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, dataloader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forerun.hardware.processor_time import thread_waiting_seconds
@@ -64,7 +65,8 @@ class LoaderWatch:
         """Note a new loader."""
         is_plain = type(loader.sampler) in (RandomSampler, SequentialSampler)
         batches_are_plain = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
-        watched = WatchedLoader(program_line(), workers, is_plain and batches_are_plain, pins)
+        sees_all = is_plain and batches_are_plain and not _is_part_of_a_rank(loader.dataset)
+        watched = WatchedLoader(program_line(), workers, sees_all, pins)
         object.__setattr__(loader, _WATCHED, watched)
         self.loaders.append(watched)
 
@@ -72,6 +74,13 @@ class LoaderWatch:
         """The loader of each of the first `count` batches since this was asked last."""
         batches, self.fetched = self.fetched[:count], self.fetched[count:]
         return batches
+
+
+def _is_part_of_a_rank(dataset: Any) -> bool:
+    """Whether a program split its rows over ranks itself: as many as each rank may have."""
+    if not isinstance(dataset, Subset) or not distributed.is_initialized():
+        return False
+    return len(dataset) * distributed.get_world_size() <= len(dataset.dataset)  # type: ignore[arg-type]
 
 
 class _WithoutWorkers(dataloader._MultiProcessingDataLoaderIter):

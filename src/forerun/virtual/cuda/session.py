@@ -98,6 +98,8 @@ class CudaSession:
         self.compiling = CompileCalls(self.recorder, self._fake)
         self.groups: list[tuple[int, ...]] = []
         """Ranks of every process group that the program made, in order."""
+        self.own_processes: list[str] = []
+        """Lines at which the program started processes of its own, which nobody sees."""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "CudaSession":
@@ -131,7 +133,7 @@ class CudaSession:
         enter(naming_in_backward())
         enter(comparing_devices_by_name())
         enter(_fake_process_groups(self._ranks))
-        enter(running_spawned_ranks(self._ranks, self._local_rank))
+        enter(running_spawned_ranks(self._ranks, self._local_rank, self.own_processes))
         enter(playing_data_parallel(self.assumptions.note))
         enter(noting_groups(self.groups))
         enter(recording_waits(self.recorder))

@@ -1,4 +1,4 @@
-"""Processes that a program starts for its ranks itself: `torch.multiprocessing.spawn`, what is made of it, Ray Train.
+"""Processes that a program starts for its ranks itself: `torch.multiprocessing.spawn`, `Process`, Ray Train.
 
 The function that each of them would run is run here, for the rank that is traced. A process of its own would be
 outside of the virtual GPU. What it returns says that the others ended well.
@@ -14,6 +14,7 @@ import torch.multiprocessing  # noqa: F401 (loads the module that is asked for b
 
 from forerun.errors import InvalidSettings
 from forerun.virtual.cuda.after_import import after_import
+from forerun.virtual.cuda.own_processes import running_as_ranks
 from forerun.virtual.put_back import replaced, replaced_everywhere
 
 RAY_TRAINERS = "ray.train.v2.api.data_parallel_trainer"
@@ -34,8 +35,10 @@ class SpawnedRanks:
 
 
 @contextlib.contextmanager
-def running_spawned_ranks(ranks: int, local_rank: int) -> Iterator[None]:
+def running_spawned_ranks(ranks: int, local_rank: int, seen: list[str]) -> Iterator[None]:
     """Run a spawned function as rank `local_rank` of the `ranks` of this machine.
+
+    `seen` gets the line of each process that the program starts for something else, which runs for itself.
 
     Raises (the program, where it spawns):
         InvalidSettings: more processes than the machine has cards.
@@ -55,7 +58,11 @@ def running_spawned_ranks(ranks: int, local_rank: int) -> Iterator[None]:
 
     # by its name in sys.modules: `torch.multiprocessing.spawn` is the function of that name
     home = sys.modules["torch.multiprocessing.spawn"]
-    with replaced_everywhere([(home, "start_processes", start_processes)]), after_import(RAY_TRAINERS, _train_here):
+    with (
+        replaced_everywhere([(home, "start_processes", start_processes)]),
+        running_as_ranks(ranks, local_rank, seen),
+        after_import(RAY_TRAINERS, _train_here),
+    ):
         yield
 
 
