@@ -345,8 +345,8 @@ def _remedy(error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if (missing or "").partition(".")[0] == "triton":
         return f"{NO_TRITON}\n"
-    asked = ASKS_FOR_GPUS.search(str(error))
-    if asked is None:
+    request = ASKS_FOR_GPUS.search(str(error))
+    if request is None:
         return ""
-    count = len(asked[1].split(","))
+    count = len(request[1].split(","))
     return f"The machine has one GPU unless you say more: forerun exec --nproc-per-node {count}, a rank for each.\n"

@@ -35,10 +35,10 @@ class SpawnedRanks:
 
 
 @contextlib.contextmanager
-def running_spawned_ranks(ranks: int, local_rank: int, seen: list[str]) -> Iterator[None]:
+def running_spawned_ranks(ranks: int, local_rank: int, strangers: list[str]) -> Iterator[None]:
     """Run a spawned function as rank `local_rank` of the `ranks` of this machine.
 
-    `seen` gets the line of each process that the program starts for something else, which runs for itself.
+    `strangers` gets the line of each process that the program starts for something else, which runs for itself.
 
     Raises (the program, where it spawns):
         InvalidSettings: more processes than the machine has cards.
@@ -60,7 +60,7 @@ def running_spawned_ranks(ranks: int, local_rank: int, seen: list[str]) -> Itera
     home = sys.modules["torch.multiprocessing.spawn"]
     with (
         replaced_everywhere([(home, "start_processes", start_processes)]),
-        running_as_ranks(ranks, local_rank, seen),
+        running_as_ranks(ranks, local_rank, strangers),
         after_import(RAY_TRAINERS, _train_here),
     ):
         yield

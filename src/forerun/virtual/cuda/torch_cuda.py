@@ -122,8 +122,8 @@ class CudaStream(VirtualStream):
     @property
     def device(self) -> torch.device:
         """The card that it was made for, or the present one."""
-        given = torch.cuda.current_device() if self._device is None else self._device
-        return torch.device("cuda", given) if isinstance(given, int) else torch.device(given)  # type: ignore[arg-type]
+        card = torch.cuda.current_device() if self._device is None else self._device
+        return torch.device("cuda", card) if isinstance(card, int) else torch.device(card)  # type: ignore[arg-type]
 
     def synchronize(self) -> None:
         """Nothing to wait for."""

@@ -17,8 +17,8 @@ def _update_many(name: str) -> Callable[..., None]:
     """An update of lists of tensors in one launch: gradients, then what is written."""
 
     def update(chunk_size: int, noop_flag: Tensor, tensors: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-        gradients, *written = tensors
-        writes = [each for some in written for each in some]
+        gradients, *others = tensors
+        writes = [each for some in others for each in some]
         launch(name, writes, [*gradients, *writes])
 
     return update
