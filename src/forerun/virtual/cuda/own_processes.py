@@ -39,10 +39,10 @@ class EndedProcess:
 
 
 @contextlib.contextmanager
-def running_as_ranks(ranks: int, local_rank: int, strangers: list[str]) -> Iterator[None]:
+def running_as_ranks(ranks: int, local_rank: int, others: list[str]) -> Iterator[None]:
     """Run a process that the program starts as rank `local_rank` of the `ranks` of this machine.
 
-    `strangers` gets the line of each process that is started for something else, which runs for itself.
+    `others` gets the line of each process that is started for something else, which runs for itself.
     """
     as_ranks, original = list[BaseProcess](), BaseProcess.start
 
@@ -51,7 +51,7 @@ def running_as_ranks(ranks: int, local_rank: int, strangers: list[str]) -> Itera
         if is_library(sys._getframe(1).f_code.co_filename):
             original(process)
         elif ranks == 1 or (distributed.is_initialized() and not as_ranks):
-            strangers.append(program_line())
+            others.append(program_line())
             original(process)
         else:
             as_ranks.append(process)

@@ -35,10 +35,10 @@ class SpawnedRanks:
 
 
 @contextlib.contextmanager
-def running_spawned_ranks(ranks: int, local_rank: int, strangers: list[str]) -> Iterator[None]:
+def running_spawned_ranks(ranks: int, local_rank: int, others: list[str]) -> Iterator[None]:
     """Run a spawned function as rank `local_rank` of the `ranks` of this machine.
 
-    `strangers` gets the line of each process that the program starts for something else, which runs for itself.
+    `others` gets the line of each process that the program starts for something else, which runs for itself.
 
     Raises (the program, where it spawns):
         InvalidSettings: more processes than the machine has cards.
@@ -60,7 +60,7 @@ def running_spawned_ranks(ranks: int, local_rank: int, strangers: list[str]) -> 
     home = sys.modules["torch.multiprocessing.spawn"]
     with (
         replaced_everywhere([(home, "start_processes", start_processes)]),
-        running_as_ranks(ranks, local_rank, strangers),
+        running_as_ranks(ranks, local_rank, others),
         after_import(RAY_TRAINERS, _train_here),
     ):
         yield
