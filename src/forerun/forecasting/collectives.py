@@ -29,18 +29,19 @@ def data_parallel_ranks(step: Trace) -> int:
     """Ranks that train on rows of their own: those that the gradients of a step are reduced over.
 
     Groups that reduce as much in the forward pass share their rows (tensor parallelism); a mean of losses is little.
-    Where no backward pass reduces anything, what follows the last one does (DeepSpeed's engine, loops over
+    Where no backward pass reduces anything, what follows its arithmetic does (DeepSpeed's engine, loops over
     `p.grad`), but for norms and checks, which are little beside it.
     """
     sizes: dict[Phase, Counter[tuple[str, int]]] = {phase: Counter() for phase in Phase}
-    last = max((place for place, op in enumerate(_ops_of(step)) if op.phase is Phase.BACKWARD), default=-1)
-    after = Counter[tuple[str, int]]()
-    for place, op in enumerate(_ops_of(step)):
+    after, computes = Counter[tuple[str, int]](), Phase.PREPARE
+    for op in _ops_of(step):
         call = step.calls[op.call]
         if _is_exchange(call) and not call.name.startswith(AWAITED) and "reduce" in call.name:
             key = call.name, dict(call.keywords).get(GROUP_SIZE, 1)
-            table = after if place > last >= 0 else sizes[op.phase]
+            is_behind = computes is Phase.BACKWARD and op.phase is not Phase.BACKWARD
+            table = after if is_behind else sizes[op.phase]
             table[key] += max((spec.bytes for spec in (*call.inputs, *call.outputs)), default=0)
+        computes = op.phase if call.flops else computes
     forward, backward = sizes[Phase.FORWARD], sizes[Phase.BACKWARD]
     if not backward:
         backward = Counter({key: size for key, size in after.items() if size > LITTLE * max(after.values())})

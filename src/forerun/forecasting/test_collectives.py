@@ -12,7 +12,7 @@ def step(*collectives):
         group = ((GROUP_SIZE, ranks), (MACHINES, machines))
         trace.events.append((OP, len(trace.ops)))
         trace.ops.append(Op(len(trace.calls), phase, 0, ""))
-        trace.calls.append(Call(name, (), group, (spec,), (), 0, size, size))
+        trace.calls.append(Call(name, (), group, (spec,), (), size if "aten" in name else 0, size, size))
     return trace
 
 
@@ -51,6 +51,7 @@ def test_gradients_may_be_reduced_behind_the_backward_pass():
     for phase in (Phase.FORWARD, Phase.OPTIMIZER):
         gradients, norm = (REDUCE, phase, 4, 1, 6400), (TENSOR, Phase.OPTIMIZER, 8, 1, 4)
         assert data_parallel_ranks(step(*passes, gradients, norm)) == 4
+        assert data_parallel_ranks(step(*passes, gradients, *passes, gradients, norm)) == 4  # for each micro-batch
     before = (REDUCE, Phase.FORWARD, 4, 1, 6400)
     assert data_parallel_ranks(step(before, *passes)) == 1
     assert (
