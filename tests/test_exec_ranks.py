@@ -70,6 +70,25 @@ def test_a_communication_hook_of_the_program_reduces_in_place_of_ddp(tmp_path):
         forecast(tmp_path, "", ranks=4, head=script.replace("    optimizer =", 2 * HOOK + "    optimizer =", 1))
 
 
+POWER = """
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    model.register_comm_hook(powerSGD_hook.PowerSGDState(None, START), powerSGD_hook.powerSGD_hook)
+"""
+
+
+@pytest.mark.parametrize("start", ["start_powerSGD_iter=2", ""])
+def test_powersgd_is_seen_though_it_begins_after_a_thousand_steps(tmp_path, start):
+    """An error of each gradient is held from then on, beside it copies of what is compressed, and less is reduced."""
+    script = SPAWNS.replace("RANKS", "torch.cuda.device_count()")
+    plain, _ = forecast(tmp_path, "", ranks=4, head=script)
+    hooked = script.replace("    optimizer =", POWER.replace("START", start) + "    optimizer =", 1)
+    document, _ = forecast(tmp_path, "", ranks=4, head=hooked)
+    held = document.memory.peak_allocated_bytes - plain.memory.peak_allocated_bytes
+    assert 2 <= held / (256 * 257 * 4) <= 3
+    assert sum(each.bytes * each.count for each in document.collectives) < plain.collectives[0].bytes / 10
+    assert [each.what for each in document.assumed] == ([] if start else ["that PowerSGD leaves 1,000 steps alone"])
+
+
 def test_batch_norm_over_ranks(tmp_path):
     """Statistics of all ranks are gathered forward and reduced backward, for each channel."""
     script = SPAWNS.replace("RANKS", "torch.cuda.device_count()").replace("nn.Linear(256, 256)", NORM)

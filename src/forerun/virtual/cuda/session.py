@@ -28,6 +28,7 @@ from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.data_parallel import playing_data_parallel
 from forerun.virtual.cuda.dispatch import CudaDispatch
 from forerun.virtual.cuda.jit_calls import tracing_nothing
+from forerun.virtual.cuda.late_hooks import beginning_at_once
 from forerun.virtual.cuda.line_searches import searching_on
 from forerun.virtual.cuda.loaders import LoaderWatch, making_batches_here
 from forerun.virtual.cuda.module_names import naming_modules
@@ -138,6 +139,7 @@ class CudaSession:
         enter(noting_groups(self.groups))
         enter(recording_waits(self.recorder))
         enter(steady_buckets())
+        enter(beginning_at_once(self.assumptions.note))
         enter(_recording_reductions(self.recorder))
         enter(_saving_alone())
         enter(making_batches_here(self.loaders))
