@@ -192,7 +192,7 @@ def _accelerate(words: list[str], ranks_per_node: int | None, nodes: int | None)
         options.num_machines = nodes or options.num_machines or 1
         options.num_processes = (ranks_per_node or 1) * options.num_machines
     try:
-        options, *_ = launch._validate_launch_command(options)
+        options, defaults, mixes_by_file = launch._validate_launch_command(options)
         is_sharded = options.use_fsdp or options.use_megatron_lm or options.use_deepspeed
         ranks, nodes = options.num_processes or 1, options.num_machines or 1
         if options.use_deepspeed and find_spec("deepspeed") is None:
@@ -201,6 +201,9 @@ def _accelerate(words: list[str], ranks_per_node: int | None, nodes: int | None)
                 "it where the command runs, or shard with PyTorch: --use_fsdp --fsdp_version 2 (as ZeRO stage 3)."
             )
         if options.use_deepspeed:
+            # accelerate/commands/launch.py, launch_command (1.15): what a DeepSpeed file of its own must not say again
+            fields = [*getattr(defaults, "deepspeed_config", ()), *(["mixed_precision"] if mixes_by_file else [])]
+            options.deepspeed_fields_from_accelerate_config = ",".join(fields)
             environment = environments.prepare_deepspeed_cmd_env(options)[1]
         elif is_sharded or options.multi_gpu or ranks > 1:
             environment = environments.prepare_multi_gpu_env(options)
