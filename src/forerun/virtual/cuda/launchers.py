@@ -16,6 +16,29 @@ LAUNCHER_MODULES = {
     "torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate-launch", "deepspeed.launcher.runner": "deepspeed",
 }  # fmt: skip
+BEFORE = (
+    ("nohup",),
+    ("time",),
+    ("env",),
+    *((name, "run") for name in ("uv", "poetry", "pipenv", "pdm", "rye", "hatch")),
+)
+"""Words before a command that change nothing about what it does."""
+STARTS_ELSEWHERE = ("srun", "mpirun", "mpiexec", "horovodrun")
+PYTHON_FLAGS, PYTHON_OPTIONS = re.compile(r"-[uOBIEsSPqvdbi]+$|-[WX].+"), ("-W", "-X")
+"""Python's own options before the script: without a value, and with one."""
+MAIN_PORT = 29500
+"""Where the first rank listens, in torchrun and accelerate alike."""
+SLOTS = re.compile(r"\s*(?!#)\S+\s+slots=(\d+)")
+"""A line of DeepSpeed's file of hosts."""
+DEEPSPEED_OPTIONS = (
+    "--hostfile -H", "--include -i", "--exclude -e", "--master_port", "--master_addr", "--launcher", "--launcher_args",
+    "--node_rank", "--enable_each_rank_log", "--autotuning", "--bind_core_list", "--ssh_port", "--venv_script",
+    "--log_level",
+)  # fmt: skip
+DEEPSPEED_FLAGS = (
+    "--module", "--no_local_rank", "--no_python", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid",
+    "--bind_cores_to_rank", "--quiet -q",
+)  # fmt: skip
 READ_BYTES = 256
 """Of the line that names the interpreter: the most that Linux reads (execve(2), interpreter scripts)."""
 
@@ -61,7 +84,7 @@ class Program:
             "RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(self.world_size),
             "LOCAL_WORLD_SIZE": str(self.ranks_per_node), "GROUP_RANK": str(rank // self.ranks_per_node),
             "GROUP_WORLD_SIZE": str(self.nodes), "ROLE_RANK": str(rank), "ROLE_WORLD_SIZE": str(self.world_size),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "forerun",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(MAIN_PORT), "TORCHELASTIC_RUN_ID": "forerun",
         }  # fmt: skip
 
 
@@ -76,8 +99,10 @@ def parse_command(
         InvalidSettings: no Python program, a script that is not there, or ranks that are to drive several cards each.
     """
     rest, environment = list(words), {}
-    while rest and VARIABLE.match(rest[0]):  # NAME=value python train.py, as a shell takes it
-        name, _, environment[name] = rest.pop(0).partition("=")
+    while rest and (count := _words_before(rest)):
+        name, is_variable, value = rest[0].partition("=")
+        environment |= {name: value} if is_variable else {}  # NAME=value python train.py, as a shell takes it
+        rest = rest[count:]
     if not rest:
         raise InvalidSettings("exec: a command is needed after --; found none. Example: -- python train.py --epochs 3")
     name = Path(rest[0]).name
@@ -114,6 +139,13 @@ def parse_command(
     return program
 
 
+def _words_before(words: Sequence[str]) -> int:
+    """How many words before a command say nothing about which one it is."""
+    if VARIABLE.match(words[0]):
+        return 1
+    return next((len(each) for each in BEFORE if tuple(words[: len(each)]) == each), 0)
+
+
 def _visible_cards(environment: Mapping[str, str]) -> int:
     """Cards that CUDA_VISIBLE_DEVICES names before the command; one where it is not there."""
     return max(1, len([each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.strip()]))
@@ -121,6 +153,11 @@ def _visible_cards(environment: Mapping[str, str]) -> int:
 
 def _python_command(word: str) -> str:
     """The file of a command that a package installed, such as `litgpt` or `tune`, if it is written in Python."""
+    if Path(word).name in STARTS_ELSEWHERE:
+        raise InvalidSettings(
+            f"exec: {word} starts processes that are not seen here. Give what it starts, and say how many there are: "
+            "forerun exec --nproc-per-node 8 --nnodes 2 -- python train.py."
+        )
     path = shutil.which(word)
     if path is not None:
         with open(path, "rb") as file:
@@ -135,8 +172,8 @@ def _python_command(word: str) -> str:
 
 
 def _python(words: list[str]) -> Program:
-    while words and words[0] in ("-u", "-O", "-OO", "-B", "-I", "-E", "-s", "-S"):
-        words = words[1:]
+    while words and (words[0] in PYTHON_OPTIONS or PYTHON_FLAGS.match(words[0])):
+        words = words[1 + (words[0] in PYTHON_OPTIONS) :]
     if words[:1] == ["-m"] and len(words) > 1:
         return Program(words[1], tuple(words[2:]), is_module=True)
     if not words or words[0].startswith("-"):
@@ -158,24 +195,33 @@ def _torchrun(words: list[str]) -> Program:
 
 
 def _deepspeed(words: list[str]) -> Program:
-    """What DeepSpeed's launcher starts (deepspeed/launcher/runner.py, launch.py, 0.19); files of hosts are not read."""
+    """What DeepSpeed's launcher starts (deepspeed/launcher/runner.py, launch.py, 0.19)."""
     parser = argparse.ArgumentParser(prog="deepspeed")
     for name in ("--num_nodes", "--num_gpus"):
         parser.add_argument(name, type=int)
-    for name in ("--master_port", "--master_addr", "--include", "-i", "--launcher", "--launcher_args", "--node_rank"):
-        parser.add_argument(name)
-    for name in ("--module", "--no_local_rank", "--no_ssh", "--force_multi", "--bind_cores_to_rank"):
-        parser.add_argument(name, action="store_true")
+    for name in DEEPSPEED_OPTIONS:
+        parser.add_argument(*name.split())
+    for name in DEEPSPEED_FLAGS:
+        parser.add_argument(*name.split(), action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = _parsed(parser, words, "deepspeed")
-    named = (options.include or options.i or "").partition(":")[2]  # localhost:0,1
-    ranks = options.num_gpus or (len(named.split(",")) if named else 1)
-    unknown = "" if options.num_gpus or named else "deepspeed without --num_gpus"
+    named = (options.include or "").partition(":")[2]  # localhost:0,1
+    hosts = _slots(options.hostfile)
+    ranks = options.num_gpus or (len(named.split(",")) if named else min(hosts, default=0))
+    unknown = "" if ranks else "deepspeed without --num_gpus"
     return Program(
-        options.script, tuple(options.arguments), options.module, ranks, options.num_nodes or 1, True,
-        unknown_ranks=unknown, takes_local_rank=not options.no_local_rank,
+        options.script, tuple(options.arguments), options.module, ranks or 1, options.num_nodes or len(hosts) or 1,
+        True, unknown_ranks=unknown, takes_local_rank=not options.no_local_rank,
     )  # fmt: skip
+
+
+def _slots(hostfile: str | None) -> list[int]:
+    """GPUs of each host in a file of hosts; where it is not there DeepSpeed takes this machine."""
+    if hostfile is None or not os.path.isfile(hostfile):
+        return []
+    lines = Path(hostfile).read_text(errors="replace").splitlines()
+    return [int(line[1]) for line in map(SLOTS.match, lines) if line is not None]
 
 
 def _accelerate(words: list[str], ranks_per_node: int | None, nodes: int | None) -> Program:
@@ -204,12 +250,14 @@ def _accelerate(words: list[str], ranks_per_node: int | None, nodes: int | None)
             # accelerate/commands/launch.py, launch_command (1.15): what a DeepSpeed file of its own must not say again
             fields = [*getattr(defaults, "deepspeed_config", ()), *(["mixed_precision"] if mixes_by_file else [])]
             options.deepspeed_fields_from_accelerate_config = ",".join(fields)
+            options.main_process_port = options.main_process_port or MAIN_PORT
+            options.machine_rank = 1 if nodes > 1 else 0  # the first one looks whether the port is free
             environment = environments.prepare_deepspeed_cmd_env(options)[1]
         elif is_sharded or options.multi_gpu or ranks > 1:
             environment = environments.prepare_multi_gpu_env(options)
         else:
             environment = environments.prepare_simple_launcher_cmd_env(options)[1]
-    except (ValueError, RuntimeError, AssertionError, ConnectionError) as error:
+    except (ValueError, RuntimeError, AssertionError, OSError) as error:
         raise InvalidSettings(f"exec: accelerate launch cannot start this: {error}") from error
     if options.gradient_accumulation_steps not in (None, 1):
         environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(options.gradient_accumulation_steps)
