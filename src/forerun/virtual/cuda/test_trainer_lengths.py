@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from forerun.virtual.cuda.trainer_lengths import length_of_trainer
 
@@ -46,6 +47,13 @@ def test_a_callback_that_can_end_training_is_named(kind, early):
         length = length_of_trainer(variables, "fit")
         assert length is not None
         assert length.source.endswith("at most: EarlyStopping can end it") == early
+
+
+class Rows(IterableDataset):
+    """Of which nobody says how many there are."""
+
+    def __iter__(self):
+        return iter([1, 2])
 
 
 TRAINER = {
@@ -97,3 +105,7 @@ def test_mmengine_says_how_often_it_validates_and_saves(by_epoch, interval, vali
     assert length is not None
     assert (length.steps, length.steps_per_epoch) == (120, 20 if by_epoch else None)
     assert (length.evaluation_batches, length.checkpoints) == (7 * validations, checkpoints)
+    validation.dataloader = DataLoader(Rows())
+    endless = length_of_trainer({"self": loop}, "run_epoch")
+    assert endless is not None
+    assert (endless.steps, endless.evaluation_batches) == (120, 0)

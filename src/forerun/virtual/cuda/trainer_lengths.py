@@ -78,7 +78,7 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
 
 
 def batches_rows(dataset: Any) -> int:
-    """Rows of one dataset or of several by name; 0 where nobody says."""
+    """Rows of one dataset or of several by name, or batches of a loader; 0 where nobody says."""
     if isinstance(dataset, dict):
         return sum(map(batches_rows, dataset.values()))
     try:
@@ -164,14 +164,14 @@ def _of_mmengine(loop: Any) -> ProgramLength | None:
     accumulated = getattr(runner.optim_wrapper, "_accumulative_counts", 1) or 1
     is_by_epoch = not hasattr(loop, "dataloader_iterator")
     turns = loop.max_epochs if is_by_epoch else loop.max_iters
-    loader = getattr(validation, "dataloader", ())
-    checks = _dues(turns, loop.val_interval, has_last=True) - (loop.val_begin - 1) // loop.val_interval if loader else 0
+    batches = batches_rows(getattr(validation, "dataloader", ()))
+    checks = _dues(turns, loop.val_interval, has_last=True) - (loop.val_begin - 1) // loop.val_interval
     hooks = [each for each in getattr(runner, "hooks", ()) if type(each).__name__ == "CheckpointHook"]
     steps = math.ceil(loop.max_iters / accumulated)
     hooks = [each for each in hooks if each.by_epoch == is_by_epoch and each.interval > 0]
     return ProgramLength(
         steps, "the loop of MMEngine's runner", math.ceil(steps / turns) if is_by_epoch else None,
-        checks * len(loader),
+        checks * batches,
         checkpoints=sum(_dues(turns, each.interval, has_last=each.save_last) for each in hooks),
     )  # fmt: skip
 
