@@ -35,6 +35,7 @@ from torch._prims_common import suggest_memory_format
 from forerun.trace import PARTIAL_BYTES
 from forerun.virtual import recurrent
 from forerun.virtual.attention import current_target
+from forerun.virtual.process_state import convolutions_use_tf32
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -151,9 +152,7 @@ def _on_tensor_cores(image: Tensor) -> bool:
     """Whether cuDNN multiplies in 16 bits, or in TF32 as it does unless told otherwise."""
     if image.element_size() == HALF_BYTES:
         return True
-    return (
-        image.dtype is torch.float32 and current_target().capability >= COPIED_FROM and torch.backends.cudnn.allow_tf32
-    )
+    return image.dtype is torch.float32 and current_target().capability >= COPIED_FROM and convolutions_use_tf32()
 
 
 def _result_shape(args: tuple[Any, ...]) -> list[int]:

@@ -21,6 +21,7 @@ from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, num
 from forerun.virtual.cuda.shadow import host_copy, shadow_of
 from forerun.virtual.cuda.sparse_tensors import new_sparse, parts_of
 from forerun.virtual.cuda.tensor_classes import replace_data
+from forerun.virtual.process_state import default_device
 
 FIRST = torch.device("privateuseone", 0)
 _OTHERS: list[Callable[[int], None]] = []
@@ -197,19 +198,13 @@ def comparing_devices_by_name() -> Iterator[None]:
         checks["default"] = original
 
 
-def _default_device() -> torch.device | None:
-    """What `torch.set_default_device` was given; to ask PyTorch for it would make a tensor there."""
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
-
-
 def _from_python(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     """A tensor from Python values: made on the host and copied.
 
     Below the fake mode `torch.tensor(…, device=…)` would reach the real storage of the device slot, without values.
     """
     args = tree_map_only(FakeTensor, host_copy, args) if args and isinstance(args[0], list | tuple) else args
-    device = to_virtual(kwargs.get("device") or _default_device())
+    device = to_virtual(kwargs.get("device") or default_device())
     if device is None or torch.device(device).type != DEVICE:
         tensor = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
         return pin(tensor) if kwargs.get("pin_memory") else tensor

@@ -41,6 +41,7 @@ from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import recognising_phases
+from forerun.virtual.process_state import convolutions_use_tf32, process_state_put_back, products_use_tf32
 from forerun.virtual.put_back import put_back_everywhere
 
 NO_TRITON = "PyTorch for CUDA brings Triton, and the one for CPUs that is here does not: pip install --no-deps triton."
@@ -197,26 +198,25 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
 @contextlib.contextmanager
 def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
     """A session whose operators are recorded with their lines, phases and steps: the one way in of every door."""
-    cudnn: Any = torch.backends.cudnn  # its parts are made when it is asked
-    recorder, tries = session.recorder, cudnn.benchmark
-    deterministic = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    recorder = session.recorder
     recorder.keeps_lines = True
-    try:
-        with put_back_everywhere(), session, recognising_phases(recorder), recorder.phase(Phase.FORWARD, 0), watcher:
-            yield
-    finally:
-        if not watcher.spans:
-            watcher.own_parameters()
-        # the older `allow_tf32` refuses to answer once both ways of setting it were used, as Dynamo's restoring does
-        recorder.trace.tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        recorder.trace.tf32_convolutions = cudnn.conv.fp32_precision == "tf32"
-        recorder.trace.tries_algorithms = torch.backends.cudnn.benchmark
-        recorder.trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
-        torch.backends.cudnn.benchmark = tries
-        torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+    with process_state_put_back():
+        try:
+            with (
+                put_back_everywhere(),
+                session,
+                recognising_phases(recorder),
+                recorder.phase(Phase.FORWARD, 0),
+                watcher,
+            ):
+                yield
+        finally:
+            if not watcher.spans:
+                watcher.own_parameters()
+            trace = recorder.trace
+            trace.tf32, trace.tf32_convolutions = products_use_tf32(), convolutions_use_tf32()
+            trace.tries_algorithms = torch.backends.cudnn.benchmark
+            trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
 
 
 def run_in_session(
@@ -231,7 +231,6 @@ def run_in_session(
     """Run `program` as one rank in a session; `files` says what becomes of what it writes."""
     card = session.card
     start, code, full = time.perf_counter(), 0, None
-    precision = torch.backends.cuda.matmul.fp32_precision
     error = unreached = failed_rest = failed_at = failed_branch = ""
     failed_with: BaseException | None = None
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
@@ -266,7 +265,6 @@ def run_in_session(
                 else:
                     code, failed_with = 1, failure
                     error = _traceback_of(failure)
-    torch.backends.cuda.matmul.fp32_precision = precision  # the program's own, as all that it set, is over
     seconds, peak = time.perf_counter() - start, host_peak_bytes()
     assumptions = list(session.assumptions.by_line.values())
     updates_nothing = code == 0 and not watcher.spans and bool(watcher.passes)
