@@ -222,7 +222,7 @@ def forecast_run(
         step=step,
         run=whole_run(
             steps, length, watcher, trace, device,
-            step=step.seconds, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
+            costs=costs, step=step.seconds, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
             compile_seconds=compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
         ),
         warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))

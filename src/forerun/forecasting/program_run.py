@@ -6,7 +6,9 @@ pass, a checkpoint writes the trained parameters and the optimizer's state.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
@@ -16,8 +18,8 @@ from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
 from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhases
 from forerun.step.offload import PASSES
-from forerun.trace import Trace
-from forerun.units import format_bytes_per_second, format_seconds
+from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
+from forerun.units import format_bytes, format_bytes_per_second, format_seconds
 from forerun.virtual.cuda.loop_rests import LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
@@ -29,6 +31,8 @@ HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
 LEAST_TOLD_SECONDS = 1e-3
 """Of all rests of a loop in the run."""
+LEAST_TOLD_EXCESS = 0.02
+"""Of the peak before, by which the program's end needs more."""
 
 
 class LoopRestTime(Record):
@@ -44,6 +48,8 @@ class LoopRestTime(Record):
     """Of checkpoints that are written in one."""
     is_branch: bool = False
     """It is done in some turns of a loop only, as an `if` of the program decides."""
+    is_last: bool = False
+    """It follows the last loop, at whose line it stands."""
 
 
 FLOAT_BYTES = 4
@@ -70,6 +76,12 @@ def rest_times(
     def seconds_of(part: LoopRest | BranchRun) -> float:
         return replay_clock(trace.part(part.begin, part.end), costs).seconds
 
+    def seconds_unseen(rest: LoopRest) -> float:
+        """Of the batches that were not run here."""
+        if rest.seen_share == 1.0:
+            return 0.0
+        return replay_clock(trace.part(rest.begin, rest.cut), costs).seconds * (1 / rest.seen_share - 1)
+
     passes = dict(length.loops)
     branches = _branches_of(loop)
     rows = [
@@ -84,10 +96,16 @@ def rest_times(
         inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
         seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * step_seconds
         saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
+        if rest.is_last and seconds <= 0 and not saved_bytes:
+            continue  # the program ends with its loop
         times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
         rows.append(
             LoopRestTime(
-                line=rest.line, seconds=max(0.0, seconds) / rest.seen_share, times=times, saved_bytes=saved_bytes
+                line=rest.line,
+                seconds=max(0.0, seconds) + seconds_unseen(rest),
+                times=times,
+                saved_bytes=saved_bytes,
+                is_last=rest.is_last,
             )
         )
     return rows
@@ -154,8 +172,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     """What the forecast is of where a program has several loops."""
     watcher = run.watcher
     texts = [
-        f"{_when(rest)} ({rest.times:,} in the run) the program takes {format_seconds(rest.seconds)} for evaluation "
-        "and the like."
+        f"{_when(rest)} the program takes {format_seconds(rest.seconds)} for evaluation and the like."
         for rest in rests
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
@@ -184,6 +201,8 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             else f"What follows the training loop was run once and failed here ({failure}), as the loop was ended "
             "early: it is in the run as far as it came."
         )
+    if of_end := _memory_of_end(run):
+        texts.append(of_end)
     if run.unreached:
         texts.append(
             f"More training follows {watcher.step_line} and was not reached ({run.unreached[:100]}): the forecast is "
@@ -192,15 +211,38 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     return texts
 
 
+def _memory_of_end(run: ProgramRun) -> str:
+    """What is said where memory is at its highest behind the last loop."""
+    end, trace = run.watcher.between.end_of_run, run.session.recorder.trace
+    last = next((rest for rest in run.watcher.between.rests if rest.is_last), None)
+    if last is None:
+        return ""
+    if run.out_of_memory is not None:
+        return f"Memory runs out behind the last loop, at {end.line}, when all steps are made: save before it."
+    allocated, peaks = 0, [0, 0]
+    for place, (kind, index) in enumerate(trace.events):
+        if kind in (ALLOCATE, FREE):
+            allocated += trace.storages[index].bytes if kind == ALLOCATE else -trace.storages[index].bytes
+            is_behind = place >= last.begin
+            peaks[is_behind] = max(peaks[is_behind], allocated)
+    excess = peaks[True] - peaks[False]
+    if excess < LEAST_TOLD_EXCESS * peaks[False]:
+        return ""
+    return f"Memory peaks behind the last loop, at {end.line}, {format_bytes(excess)} above what is needed before."
+
+
 def _when(rest: LoopRestTime) -> str:
-    return (
+    if rest.is_last:
+        return f"Behind its last loop, at {rest.line},"
+    where = (
         f"Where the branch at {rest.line} is due" if rest.is_branch else f"After each pass of the loop at {rest.line}"
     )
+    return f"{where} ({rest.times:,} in the run)"
 
 
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
-    *, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
+    *, costs: PriorCosts, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
     price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (), rests: Sequence[LoopRestTime] = (),
 ) -> RunForecast:  # fmt: skip
     """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen.
@@ -211,37 +253,53 @@ def whole_run(
     total = last + sum(loop.steps for loop in earlier)
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
-    checkpoints, checkpoint_bytes = _checkpoints(rests, length, saved_bytes, trace, breakdown)
+    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown)
     phases = RunPhases(
         compile_seconds=compile_seconds,
         training_seconds=training,
         evaluation_seconds=_rests_seconds(rests)
-        + (0.0 if length is None else _evaluation_seconds(steps, length, watcher)),
-        checkpoint_seconds=0.0 if length is None else checkpoints * checkpoint_bytes / STATED_DISK_BYTES_PER_SECOND,
+        + (0.0 if length is None else _evaluation_seconds(steps, length, watcher, trace, costs)),
+        checkpoint_seconds=0.0 if length is None else checkpoints.all_bytes / STATED_DISK_BYTES_PER_SECOND,
     )
     seconds = sum(phases.model_dump().values())
     price = device.price_per_hour if price_per_hour is None else price_per_hour
     return RunForecast(
         steps_per_epoch=last if length is None else length.steps_per_epoch or last,
         total_steps=total,
-        checkpoints_written=checkpoints,
-        checkpoint_bytes=checkpoint_bytes,
+        checkpoints_written=checkpoints.count,
+        checkpoint_bytes=checkpoints.most_bytes,
         seconds=in_shares_of(step, seconds),
         phases=phases,
         cost=None if price is None else price * seconds / HOUR * trace.world_size * trace.cards,
     )
 
 
+@dataclass(frozen=True)
+class _Checkpoints:
+    """What a run writes of them."""
+
+    count: int
+    most_bytes: int
+    """Of one."""
+    all_bytes: int
+
+
 def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
     breakdown: MemoryBreakdown,
-) -> tuple[int, int]:  # fmt: skip
-    """How many checkpoints the run writes, and the bytes of one."""
+) -> _Checkpoints:  # fmt: skip
+    by_trainer = 0 if length is None else length.checkpoints
     saving = [rest for rest in rests if rest.saved_bytes]
-    if saving:
-        return sum(rest.times for rest in saving), max(rest.saved_bytes for rest in saving)
-    count = int(saved_bytes > 0) if length is None else max(length.checkpoints, int(saved_bytes > 0))
-    return count, saved_bytes or (_checkpoint_bytes(trace, breakdown) if count else 0)
+    if not saving:
+        count = max(by_trainer, int(saved_bytes > 0))
+        size = (saved_bytes or _checkpoint_bytes(trace, breakdown)) if count else 0
+        return _Checkpoints(count, size, count * size)
+    count, all_bytes = sum(rest.times for rest in saving), sum(rest.times * rest.saved_bytes for rest in saving)
+    sizes = [rest.saved_bytes for rest in saving]
+    if by_trainer and all(rest.is_last for rest in saving):  # what a trainer writes is not in its rests
+        sizes.append(_checkpoint_bytes(trace, breakdown))
+        count, all_bytes = count + by_trainer, all_bytes + by_trainer * sizes[-1]
+    return _Checkpoints(count, max(sizes), all_bytes)
 
 
 def mean_seconds(steps: Sequence[StepTime]) -> float:
@@ -249,16 +307,19 @@ def mean_seconds(steps: Sequence[StepTime]) -> float:
     return statistics.fmean(step.seconds for step in steps) if steps else 0.0
 
 
-def _evaluation_seconds(steps: Sequence[StepTime], length: ProgramLength, watcher: StepWatcher) -> float:
-    """Seconds of all evaluated batches: the forward pass of a step's samples, with its part of the launches."""
+def _evaluation_seconds(
+    steps: Sequence[StepTime], length: ProgramLength, watcher: StepWatcher, trace: Trace, costs: PriorCosts
+) -> float:
+    """Seconds of all evaluated batches: each a forward pass of its samples, which the host has to launch."""
     if not steps or not length.evaluation_batches or not watcher.samples_per_step:
         return 0.0
-    phases = steps[-1].phases
-    busy = phases.forward_seconds + phases.backward_seconds + phases.optimizer_seconds
-    forward = phases.forward_seconds * (1 + phases.host_seconds / busy) if busy else 0.0
-    passes = max(1, len(watcher.spans[-1].backward_lines))
+    step, passes = last_step(trace, watcher), max(1, len(watcher.spans[-1].backward_lines))
+    ops = (step.ops[index] for kind, index in step.events if kind == OP)
+    calls = Counter(op.call for op in ops if op.phase is Phase.FORWARD)
+    launches = sum(count * costs.host_seconds(step.calls[call]) for call, count in calls.items()) / passes
     size = length.evaluation_batch_size or watcher.samples_per_step / passes
-    return length.evaluation_batches * size * forward / watcher.samples_per_step
+    busy = steps[-1].phases.forward_seconds * size / watcher.samples_per_step
+    return length.evaluation_batches * max(busy, launches)
 
 
 def _checkpoint_bytes(trace: Trace, breakdown: MemoryBreakdown) -> int:
@@ -271,8 +332,11 @@ def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
     """What of the program's time no figure has."""
     listed = ["time that the GPU waits for data"]
     length, between = run.watcher.program_length, run.watcher.between
-    if length is None or not (length.evaluation_batches or between.rests or between.branches.runs):
+    rests = [rest for rest in between.rests if not rest.is_last]
+    if length is None or not (length.evaluation_batches or rests or between.branches.runs):
         listed.append("evaluation and generation between steps")
+    if between.end_of_run.ended_by:
+        listed.append(f"the rest of what follows {between.end_of_run.line}: it {between.end_of_run.ended_by}")
     if not costs.knows_ranks:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
     step, spans = last_step(run.session.recorder.trace, run.watcher), run.watcher.spans

@@ -45,11 +45,22 @@ def process_state_put_back() -> Iterator[None]:
     for state in _states():
         with contextlib.suppress(RuntimeError):  # an older name that refuses to answer
             before.append((state.write, state.read()))
+    shared = {name: dict(state) for name, state in _shared_by_accelerate().items()}
     try:
         yield
     finally:
         for write, value in before:
             write(value)
+        for name, state in _shared_by_accelerate().items():
+            state.clear()
+            state.update(shared.get(name, {}))
+
+
+def _shared_by_accelerate() -> dict[str, dict[str, Any]]:
+    """What all of accelerate's accelerators have in common, which a second program would take for its own."""
+    module = sys.modules.get("accelerate.state")
+    names = ("PartialState", "AcceleratorState", "GradientState")
+    return {} if module is None else {name: getattr(module, name)._shared_state for name in names}
 
 
 def _states() -> Iterator[_State]:

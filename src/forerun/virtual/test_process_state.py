@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import sys
 
 import pytest
 import torch
@@ -33,6 +34,18 @@ for _ in range(2):
 """
 
 
+ACCELERATED = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=4)
+model = torch.nn.Linear(8, 8)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(2):
+    accelerator.backward(model(torch.ones(4, 8, device=accelerator.device)).sum())
+    optimizer.step()
+"""
+
+
 def state():
     return (
         torch.get_default_dtype(),
@@ -55,6 +68,16 @@ def test_nothing_that_a_program_sets_outlives_it(tmp_path):
     _, run = forecast_program(parse_command(command), command, [device("a100-40gb")])
     assert run.exit_code == 0, run.error
     assert state() == before
+
+
+def test_a_second_accelerator_is_no_continuation_of_the_first(tmp_path):
+    """Its states are the process's: another precision was refused, and epochs ended as the first program's did."""
+    script, command = tmp_path / "train.py", ["python", str(tmp_path / "train.py")]
+    for precision in ("bf16", "no"):
+        script.write_text(ACCELERATED.replace("bf16", precision))
+        _, run = forecast_program(parse_command(command), command, [device("a100-40gb")])
+        assert run.exit_code == 0, run.error
+        assert sys.modules["accelerate.state"].GradientState._shared_state == {}
 
 
 @pytest.mark.parametrize("older", [True, False])

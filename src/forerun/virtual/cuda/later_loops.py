@@ -3,7 +3,8 @@
 A program is stopped by an exception when the steps of its training loop repeat. Where more training follows in the
 script, the exception ends that loop alone: statements of the script after which something trains are compiled inside a
 `try`, with their own line numbers, and the program goes on behind them as if the loop were over. It goes on behind the
-outermost loop only: what follows inside of it belongs to the same step, as a generator does to its discriminator.
+outermost loop only: what follows inside of it belongs to the same step, as a generator does to its discriminator. It
+goes on behind the last of them as well (`run_end.py`).
 """
 
 import ast
@@ -13,7 +14,10 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
+
+from forerun.virtual.cuda.lines import path_name
+from forerun.virtual.cuda.run_end import result_of
 
 TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
 """Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
@@ -21,6 +25,8 @@ TRAINING_CALLS = {"backward", "replay"}
 """A CUDA graph may hold the whole step."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
+RESULT, RETURNED = "__forerun_result__", "__forerun_returned__"
+"""What gives the result of a call that was ended, and its name."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLAIN = (*LOOPS, ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)
@@ -36,10 +42,16 @@ class Following:
     """What is called, as it is written."""
     trains: bool
     """Whether something trains for certain, whatever the statement is."""
+    is_whole: bool = False
+    """The statement calls a library's trainer, which has the loop."""
 
-    def trains_again(self, stop: BaseException) -> bool:
-        """Whether training follows: something that does for certain, or what `stop` came out of is called once more."""
-        callee = _callee(self.statement, stop)
+    def is_at(self, line: int) -> bool:
+        """Whether a line of the script is in the statement."""
+        return self.statement.lineno <= line <= (self.statement.end_lineno or self.statement.lineno)
+
+    def trains_again(self, code: types.CodeType, position: int) -> bool:
+        """Whether training follows: something that does for certain, or what is called at a position is once more."""
+        callee = _callee(self.statement, code, position)
         return self.trains or (callee is not None and _is_among(callee, self.calls))
 
 
@@ -64,14 +76,38 @@ def compiled(
 
 
 def names_for(
-    following: Sequence[Following], stopped: type[BaseException], next_loop: Callable[[], bool]
-) -> dict[str, Any]:
-    """What the compiled script's module needs; `next_loop` is asked to begin with another loop and may refuse."""
+    following: Sequence[Following], stopped: type[BaseException], next_loop: Callable[[], bool],
+    last_part: Callable[[str], bool] = lambda line: False,
+) -> dict[str, Any]:  # fmt: skip
+    """What the compiled script's module needs.
+
+    `next_loop` is asked to begin with another loop, `last_part` with what comes behind the last one, at a line of the
+    script; each may refuse.
+    """
 
     def goes_on(stop: BaseException, number: int) -> bool:
-        return following[number].trains_again(stop) and not is_in_loop(sys._getframe(1)) and next_loop()
+        each, trace, frame = following[number], stop.__traceback__, sys._getframe(1)
+        if trace is None or is_in_loop(frame):
+            return False
+        if each.trains_again(trace.tb_frame.f_code, trace.tb_lasti):
+            return next_loop()
+        is_last = each.is_whole and not trains_again(following, stop, frame)
+        return is_last and last_part(f"{path_name(frame.f_code.co_filename)}:{each.statement.lineno}")
 
-    return {STOPPED: stopped, GOES_ON: goes_on}
+    return {STOPPED: stopped, GOES_ON: goes_on, RESULT: result_of}
+
+
+def trains_again(following: Sequence[Following], stop: BaseException, frame: types.FrameType | None) -> bool:
+    """Whether training follows somewhere above: in the script's statements in which what `stop` came out of was."""
+    at = stop.__traceback__
+    position = -1 if at is None else at.tb_lasti
+    while frame is not None:
+        for each in following:
+            if GOES_ON in frame.f_globals and each.is_at(frame.f_lineno) and each.trains_again(frame.f_code, position):
+                return True
+        frame = frame.f_back
+        position = -1 if frame is None else frame.f_lasti
+    return False
 
 
 def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
@@ -88,11 +124,12 @@ def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Ite
     for statement in reversed(body):
         inside = frozenset(called_in([statement]))
         if isinstance(statement, PLAIN):
-            following = Following(statement, after, any(trains_by(each, functions) for each in after))
+            is_whole = not isinstance(statement, LOOPS) and any(_is_of_trainer(call) for call in inside)
+            following = Following(statement, after, any(trains_by(each, functions) for each in after), is_whole)
             may_train = any(trains_by(call, functions) for call in inside)
             if isinstance(statement, (*LOOPS, ast.Expr)):  # `loss = model(batch)` belongs to a step
                 may_train = may_train or any(_is_among(call, after) for call in inside)
-            if may_train and (following.trains or any(_is_among(call, after) for call in inside)):
+            if is_whole or (may_train and (following.trains or any(_is_among(call, after) for call in inside))):
                 yield body, following
         elif isinstance(statement, ast.If | ast.With | ast.AsyncWith | ast.Try | ast.ExceptHandler):
             below = after
@@ -113,6 +150,13 @@ def within_try(statement: ast.stmt, goes_on: str) -> ast.stmt:
     wrapped.body = [statement]
     if isinstance(statement, LOOPS):
         wrapped.handlers[0].body += copy.deepcopy(statement.orelse)
+    elif isinstance(statement, ast.Assign):
+        has_result = ast.parse(f"if ({RETURNED} := {RESULT}({STOP})) is not None:\n  x = {RETURNED}").body[0]
+        assert isinstance(has_result, ast.If)
+        for node in ast.walk(has_result):
+            ast.copy_location(node, statement)
+        cast(ast.Assign, has_result.body[0]).targets = copy.deepcopy(statement.targets)
+        wrapped.handlers[0].body.append(has_result)
     return wrapped
 
 
@@ -140,7 +184,13 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    return method in TRAINING_CALLS or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
+    return method in TRAINING_CALLS or _is_of_trainer(call)
+
+
+def _is_of_trainer(call: str) -> bool:
+    """Whether it is a library's trainer that trains."""
+    owner, _, method = call.rpartition(".")
+    return method in TRAINING_METHODS and owner.lower().endswith(TRAINERS)
 
 
 def trains(nodes: Iterable[ast.AST], functions: set[str]) -> bool:
@@ -177,13 +227,9 @@ def _loops(frame: types.FrameType) -> list[tuple[int, int]]:
     return [(node.lineno, node.end_lineno or node.lineno) for node in ast.walk(tree) if isinstance(node, LOOPS)]
 
 
-def _callee(statement: ast.stmt, stop: BaseException) -> str | None:
-    """What the statement was calling when the exception came out of it, as it is written."""
-    trace = stop.__traceback__
-    if trace is None:
-        return None
-    spans = list(trace.tb_frame.f_code.co_positions())
-    here = spans[trace.tb_lasti // 2]
+def _callee(statement: ast.stmt, code: types.CodeType, position: int) -> str | None:
+    """What the statement calls at a position of its code, as it is written."""
+    here = list(code.co_positions())[position // 2]
     spanned: dict[tuple[int | None, ...], ast.expr] = {
         (each.lineno, each.end_lineno, each.col_offset, each.end_col_offset): each.func
         for each in ast.walk(statement)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forerun.virtual.cuda.lines import is_library, is_of_others
+from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
 from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
@@ -172,11 +172,6 @@ def _ended(turns: _Turns) -> _Turns:
     if end is None or end.is_of_steps:
         return turns
     return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
-
-
-def path_name(path: str) -> str:
-    """A file's name without its folder, as lines are named."""
-    return path.rpartition("/")[2]
 
 
 def _of_loops(

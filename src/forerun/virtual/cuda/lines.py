@@ -25,6 +25,11 @@ def is_of_others(path: str) -> bool:
     return any(part in path for part in INSTALLED) and not any(part in path for part in INSIDE)
 
 
+def path_name(path: str) -> str:
+    """A file's name without its folder, as lines are named."""
+    return path.rpartition("/")[2]
+
+
 def program_line() -> str:
     """File and line of the program's own code that is running, such as `train.py:12 (modeling_llama.py:214)`."""
     nearest = calling_line()

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ NAMES = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "co
 _WATCHED = "_forerun_watched"
 
 
-@dataclass
+@dataclass(eq=False)
 class WatchedLoader:
     """One data loader of the program."""
 
@@ -46,6 +46,10 @@ class WatchedLoader:
     """Of its last batch."""
     batches: int | None = None
     """In one pass over it; None where it does not know."""
+    is_cut: bool = False
+    """A pass over it was ended early here."""
+    is_of_steps: bool = False
+    """Training steps had batches of it."""
 
     @property
     def batch_seconds(self) -> float:
@@ -60,6 +64,8 @@ class LoaderWatch:
     loaders: list[WatchedLoader] = field(default_factory=list)
     fetched: list[WatchedLoader] = field(default_factory=list)
     """The loader of each batch made since it was emptied."""
+    ends_early: Callable[[], bool] = lambda: False
+    """Whether a loader of no step ends after a batch, so that the program goes on behind the pass over it."""
 
     def note(self, loader: Any, workers: int, *, pins: bool) -> None:
         """Note a new loader."""
@@ -70,9 +76,11 @@ class LoaderWatch:
         object.__setattr__(loader, _WATCHED, watched)
         self.loaders.append(watched)
 
-    def take(self, count: int) -> list[WatchedLoader]:
+    def take(self, count: int, *, are_of_step: bool = False) -> list[WatchedLoader]:
         """The loader of each of the first `count` batches since this was asked last."""
         batches, self.fetched = self.fetched[:count], self.fetched[count:]
+        for each in batches:
+            each.is_of_steps |= are_of_step
         return batches
 
 
@@ -115,10 +123,13 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
                 watched.batches = len(loader)
 
     def fetch(iterator: Any) -> Any:
+        watched = getattr(iterator, _WATCHED, None)
+        if watched is not None and not watched.is_of_steps and watched in watch.fetched and watch.ends_early():
+            watched.is_cut = True
+            raise StopIteration
         start, waited = time.perf_counter(), thread_waiting_seconds()
         with timed_apart():
             batch = next_batch(iterator)
-        watched = getattr(iterator, _WATCHED, None)
         if watched is not None:
             leaves = tree_leaves(batch)
             if watched.pins:

@@ -14,13 +14,16 @@ import torch
 
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
+from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
 
 EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 10.0
-"""Of the processor that one rest may take here; evaluation over many rows is cut then."""
+"""Of the processor that one rest may take here; the program is stopped then."""
+MOST_LOADER_SECONDS = 6.0
+"""Until passes over data end early: evaluation over many rows is cut, and what follows it is reached."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,11 @@ class LoopRest:
     saved_bytes: int
     """Of checkpoints that were written in it."""
     seen_share: float = 1.0
-    """How much of it was run here."""
+    """How much was run here of what is before `cut`."""
+    cut: int = 0
+    """Where a pass over data was ended early."""
+    is_last: bool = False
+    """It is what follows the last loop."""
 
 
 @dataclass
@@ -51,9 +58,11 @@ class RestWatch:
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
     _ended: set[str] = field(default_factory=set)
+    end_of_run: RunEnd = field(default_factory=RunEnd)
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)
     _began: float = 0.0
+    _cut: int = 0
 
     def turns_again(self, event: int) -> bool:
         """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
@@ -72,19 +81,29 @@ class RestWatch:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether it takes so long that it is cut."""
+        """Whether it takes so long that the program is stopped."""
         return self.is_open and time.process_time() - self._began > MOST_SECONDS
+
+    def cuts_pass(self, event: int) -> bool:
+        """Whether it takes so long that a pass over data ends early, at an event."""
+        if not self.is_open or time.process_time() - self._began < MOST_LOADER_SECONDS:
+            return False
+        self._cut = event
+        return True
 
     def end(self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader]) -> None:
         """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
         if not self.is_open:
             return
-        share = 1.0
-        if self.is_too_long and not has_step and fetched and fetched[-1].batches:
-            share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
-        (begin, before), self.is_open = self._begin, False
+        share, cut = 1.0, next((each for each in fetched if each.is_cut), None)
+        if cut is None and fetched and self.is_too_long and not has_step:
+            cut = fetched[-1]
+        if cut is not None and cut.batches:
+            share = min(1.0, sum(each is cut for each in fetched) / cut.batches)
+        (begin, before), cut_at, self.is_open, self._cut = self._begin, self._cut or event, False, 0
+        is_last, saved = self._line == self.end_of_run.line, saved_bytes - before
         if self._line != EXTRA_TURN:
-            self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
+            self.rests.append(LoopRest(self._line, begin, event, has_step, saved, share, cut_at, is_last))
 
 
 def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]) -> dict[str, Any]:

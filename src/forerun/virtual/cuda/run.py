@@ -11,6 +11,7 @@ import resource
 import runpy
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import types
@@ -29,11 +30,12 @@ from forerun.trace import ALLOCATE, Phase, Trace
 from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.gradient_passes import spans_of_passes
-from forerun.virtual.cuda.later_loops import compiled, names_for
+from forerun.virtual.cuda.later_loops import compiled, names_for, trains_again
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.lines import line_of_failure
 from forerun.virtual.cuda.loop_rests import branch_names
 from forerun.virtual.cuda.peers import Peers
+from forerun.virtual.cuda.run_end import RunEnd, bounded
 from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
 from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
@@ -116,9 +118,21 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             runpy.run_path(program.target, run_name="__main__")
         return
     assert file is not None
+    stack = contextlib.ExitStack()
+
+    def last_part(line: str) -> bool:
+        """Whether the last loop, at a line, is ended, and the program goes on to its end."""
+        if threading.current_thread() is not threading.main_thread() or not watcher.goes_on_behind(line):
+            return False
+        watcher.between.end_of_run = RunEnd(line, stopped=ProgramStopped)
+        stack.enter_context(bounded(watcher.between.end_of_run))
+        return True
+
     loops = ScriptLoops(
         ProgramStopped,
         watcher.goes_on_behind,
+        last_part,
+        lambda stop, frame: trains_again(following, stop, frame),
         branch_names(lambda: watcher.between, lambda: _moment(watcher)),
         watcher.loop_counts,
     )
@@ -129,10 +143,11 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
     if spec is not None:
         main.__dict__.update({"__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader})
         sys.argv[0] = file
-    main.__dict__.update(names_for(following, ProgramStopped, watcher.next_loop) | loops.names())
+    names = names_for(following, ProgramStopped, watcher.next_loop, last_part) | loops.names()
+    main.__dict__.update(names)
     sys.modules["__main__"] = main
     try:
-        with loops.marking_modules():
+        with stack, loops.marking_modules():
             exec(code, main.__dict__)
     finally:
         sys.modules["__main__"] = before
@@ -192,6 +207,7 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
     card = session.card
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
     session.compiling.on_call = watcher.count_graph
+    session.loaders.ends_early = lambda: watcher.between.cuts_pass(len(session.recorder.trace.events))
     return watcher
 
 
@@ -248,7 +264,7 @@ def run_in_session(
             except ProgramStopped:
                 pass
             except SystemExit as stop:
-                code = _exit_code(stop)
+                code = 0 if watcher.between.end_of_run.line else _exit_code(stop)
             except torch.OutOfMemoryError as failure:
                 code, full, failed_with = 1, _out_of_memory(failure, card), failure
             except InvalidSettings:  # of ours: what was asked for and the program do not go together

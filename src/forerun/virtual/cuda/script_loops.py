@@ -20,14 +20,15 @@ from forerun.virtual.cuda.later_loops import (
     BODIES,
     FUNCTIONS,
     LOOPS,
+    STOP,
     STOPPED,
     functions_that_train,
     is_in_loop,
     trains,
     within_try,
 )
-from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns, path_name
-from forerun.virtual.cuda.lines import is_library, is_of_others
+from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns
+from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
@@ -45,6 +46,10 @@ class ScriptLoops:
     """What ends them."""
     goes_on_behind: Callable[[str], bool]
     """Asked with the line of a loop around which there is another one: whether the program goes on behind it."""
+    last_part: Callable[[str], bool] = lambda line: False
+    """Asked with the line of the last loop, around which there is none: whether the program goes on to its end."""
+    trains_again: Callable[[BaseException, types.FrameType], bool] = lambda stop, frame: False
+    """Whether more training follows what an exception came out of, somewhere above a frame."""
     branches: dict[str, Any] = field(default_factory=dict)
     """What decides the branches of its loops (`turn_branches.py`), by its name in a marked module."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -102,15 +107,20 @@ class ScriptLoops:
                 is_loop = isinstance(statement, LOOPS)
                 inside = (is_nested or is_loop) and not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
                 is_marked |= self._mark_in(statement, name, inside, functions)
-                if is_loop and trains([statement], functions):
+                does_train = is_loop and trains([statement], functions)
+                if does_train or (is_loop and not is_nested):  # one around what another module trains
                     line = f"{name}:{statement.lineno}"
-                    body[place] = within_try(statement, f"{GOES_ON_BEHIND}({line!r}, {is_nested})")
+                    asks = f"{GOES_ON_BEHIND}({STOP}, {line!r}, {is_nested}, {does_train})"
+                    body[place] = within_try(statement, asks)
                     is_marked = True
         return is_marked
 
-    def _goes_on(self, line: str, is_nested: bool) -> bool:
+    def _goes_on(self, stop: BaseException, line: str, is_nested: bool, does_train: bool) -> bool:
         """Whether the program goes on behind the loop of a line, out of which the exception came."""
-        return (is_nested or is_in_loop(sys._getframe(1))) and self.goes_on_behind(line)
+        frame = sys._getframe(1)
+        if is_nested or is_in_loop(frame):
+            return does_train and self.goes_on_behind(line)
+        return not is_library(frame.f_code.co_filename) and not self.trains_again(stop, frame) and self.last_part(line)
 
     def _note(self, value: Any, line: str) -> Any:
         if isinstance(value, list | tuple | set | dict | range):

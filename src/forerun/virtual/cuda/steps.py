@@ -372,7 +372,7 @@ class StepWatcher:
             return
         end, self._loop_began = progress.events, None
         samples, tokens = counts_of(progress.calls)
-        fetched, lines = tuple(self.loaders.take(progress.fetched)), tuple(self._backward_lines)
+        fetched, lines = tuple(self.loaders.take(progress.fetched, are_of_step=True)), tuple(self._backward_lines)
         if not samples:  # of a program whose model is no module, or one of Keras
             samples = sum(loader.rows for loader in fetched)
             samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
