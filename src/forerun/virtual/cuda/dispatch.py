@@ -29,6 +29,7 @@ from forerun.virtual.cuda.cards import VIRTUAL, by_program_names, in_use
 from forerun.virtual.cuda.names import below_dispatcher, is_pinned, is_virtual, pin, to_virtual
 from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
+    CHANCE,
     KEEPS_FIRST,
     as_if_alone,
     computed_here,
@@ -110,6 +111,8 @@ class CudaDispatch(TorchDispatchMode):
         pins = kwargs.get("pin_memory")
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         is_large = kind in ("", "cpu") and _is_large(func, args, kwargs)
+        if func._overloadpacket is aten.multinomial and not args[0].any():  # copied from the device, without values
+            args = (torch.ones_like(args[0]), *args[1:])
         with self.fake if is_large else contextlib.nullcontext():
             output = func(*args, **kwargs)
         if is_large:
@@ -211,7 +214,8 @@ class CudaDispatch(TorchDispatchMode):
             return copy
         shadow = shadow_of(source)
         if is_virtual(source) and (shadow is None or shadow.is_assumed):
-            value = "zeros" if shadow is None else shadow.value.tolist()
+            chance = getattr(source, CHANCE, 0)
+            value = f"{chance:.3g} each" if chance else "zeros" if shadow is None else shadow.value.tolist()
             self.assumptions.note(_copied(source), value)
         return host_copy(source, copy.dtype)
 

@@ -6,6 +6,7 @@ the module once. `torch.jit.script` compiles Python, and its result runs here as
 
 import contextlib
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,11 @@ from forerun.virtual.put_back import replaced
 
 DRAWS_GRAPH = "torch.utils.tensorboard._pytorch_graph"
 """Asks for the graph alone, of a file that is thrown away."""
+
+
+def _save(traced: Any, file: Any, **_: Any) -> None:
+    """The weights alone, which are nearly all that a file of TorchScript has."""
+    torch.save(traced.state_dict() if isinstance(traced, torch.nn.Module) else {}, file)
 
 
 @contextlib.contextmanager
@@ -28,6 +34,8 @@ def tracing_nothing() -> Iterator[None]:
         inputs = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
         with torch.no_grad():
             func(*(inputs if example_kwarg_inputs is None else ()), **(example_kwarg_inputs or {}))
+        if not hasattr(func, "save"):
+            func.__dict__["save"] = types.MethodType(_save, func)
         return func
 
     with replaced(torch.jit, "trace", trace):

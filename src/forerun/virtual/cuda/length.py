@@ -10,7 +10,7 @@ from typing import Any
 
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
-from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of
+from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of, turns_through
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -135,6 +135,8 @@ def _loops_above(
                     count, is_over_batches = count_of(loop.iter, names)
                     if count is None:  # `for batch in DataLoader(...)`, or over range(data.size(0))
                         count, is_over_batches = turns.get(line), not isinstance(turns.get(line), RangeTurns)
+                if isinstance(loop, ast.For):
+                    count = turns_through(loop, frame.f_lineno, names) or count
                 has_own = True
                 yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines))
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:

@@ -1,7 +1,7 @@
 """How often a loop over an expression runs, as it stands in a program and with the values that its names have."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 import torch
@@ -9,12 +9,21 @@ import torch
 COUNTED_CALLS = {"len": len, "range": range, "int": int, "min": min, "max": max}
 WRAPPERS = {"enumerate", "tqdm", "trange", "iter", "track", "list"}
 """Calls around what is looped over that change nothing about its length."""
+MOST_VALUES = 20
+"""Of a loop over phases, whose conditions are asked for each of them."""
 SHORTENED = {"zip", "islice"}
 """Calls that end with the shortest of what they are given."""
+VIEWS = {"items", "keys", "values"}
+"""Methods of a dictionary that are looped over."""
 READABLE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.Call, ast.Load, ast.operator, ast.UnaryOp, ast.USub, ast.List,
-    ast.Tuple,
+    ast.Tuple, ast.Subscript, ast.Slice,
 )  # fmt: skip
+DECIDABLE = (
+    ast.Name, ast.Constant, ast.Load, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.Not, ast.List,
+    ast.Tuple, ast.Set,
+)  # fmt: skip
+"""What a condition may be made of that is asked for other turns of a loop."""
 
 
 def count_of(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
@@ -71,14 +80,62 @@ def looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
     node = _unwrapped(node)
     if not all(isinstance(part, READABLE) for part in ast.walk(node)):
         return None
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    if any(name_of(call.func) not in COUNTED_CALLS for call in calls):
-        return None
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and not (name_of(part.func) in COUNTED_CALLS or _is_view(part, names)):
+            return None
+        if isinstance(part, ast.Subscript) and type(looped_over(part.value, names)) not in (dict, list, tuple):
+            return None
+    return _value_of(node, {**names, **COUNTED_CALLS})
+
+
+def _is_view(call: ast.Call, names: Mapping[str, Any]) -> bool:
+    """Whether it is of a dictionary, all of which is looped over."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in VIEWS else None
+    return owner is not None and isinstance(looped_over(owner, names), dict)
+
+
+def _value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
-        return eval(code, {"__builtins__": {}, **names, **COUNTED_CALLS})
-    except (TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
+        return eval(code, {"__builtins__": {}, **names})
+    except (LookupError, TypeError, NameError, AttributeError, ValueError, NotImplementedError, ArithmeticError):
         return None
+
+
+def turns_through(loop: ast.For, line: int, names: Mapping[str, Any]) -> int | None:
+    """Turns of a loop that come to a line in it: `if phase == "train":` in one over two phases lets one of them.
+
+    None where no condition around the line is of what is looped over.
+    """
+    values = looped_over(loop.iter, names)
+    if not isinstance(values, list | tuple | KeysView | ItemsView | ValuesView | dict) or len(values) > MOST_VALUES:
+        return None
+    tests = list(_tests_around(loop, line))
+    results = [[_holds(test, loop, value, names) == way for test, way in tests] for value in values]
+    is_decided = any(len({row[place] for row in results}) > 1 for place in range(len(tests)))
+    return sum(all(row) for row in results) if is_decided else None
+
+
+def _tests_around(loop: ast.For, line: int) -> Iterator[tuple[ast.expr, bool]]:
+    """Conditions in a loop within which a line stands, and what each of them is there."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.If) and all(isinstance(part, DECIDABLE) for part in ast.walk(node.test)):
+            for body, way in ((node.body, True), (node.orelse, False)):
+                if body and body[0].lineno <= line <= (body[-1].end_lineno or line):
+                    yield node.test, way
+
+
+def _holds(test: ast.expr, loop: ast.For, value: Any, names: Mapping[str, Any]) -> bool:
+    """Whether a condition holds in the turn of a loop that has a value, or a name that the turn gives to one."""
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    values = value if isinstance(loop.target, ast.Tuple) else [value]
+    now = {**names, **{each.id: own for each, own in zip(targets, values, strict=False) if isinstance(each, ast.Name)}}
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign) and all(isinstance(part, DECIDABLE) for part in ast.walk(statement.value)):
+            now |= {
+                each.id: _value_of(statement.value, now) for each in statement.targets if isinstance(each, ast.Name)
+            }
+    return bool(_value_of(test, now))
 
 
 def name_of(node: ast.expr) -> str:

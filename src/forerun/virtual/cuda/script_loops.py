@@ -11,7 +11,7 @@ import ast
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
@@ -123,8 +123,9 @@ class ScriptLoops:
         return not is_library(frame.f_code.co_filename) and not self.trains_again(stop, frame) and self.last_part(line)
 
     def _note(self, value: Any, line: str) -> Any:
-        if isinstance(value, list | tuple | set | dict | range):
-            self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
+        with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length
+            if not isinstance(value, KeysView | ItemsView | ValuesView):  # in some of whose turns nothing trains
+                self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
         return self._counting(value, line) if isinstance(value, types.GeneratorType) else value
 
     def _counting(self, values: Iterator[Any], line: str) -> Iterator[Any]:

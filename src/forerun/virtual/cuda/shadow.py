@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import zeros
+from torch import full
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 
@@ -18,6 +18,8 @@ from forerun.virtual.cuda.uniform import FILLED, computed_uniformly, filled, is_
 
 aten = torch.ops.aten
 MOST_ELEMENTS = 2**20
+CHANCE = "_forerun_chance"
+"""Attribute of a tensor of chances that nobody can know: each of them, as they are even."""
 """Of the integers and truth values of one operator; larger ones are followed where they are one number everywhere."""
 FLOAT_WEIGHT = 128
 """Floating numbers count so many times: they seldom decide anything."""
@@ -76,12 +78,12 @@ def forget(tensor: torch.Tensor) -> None:
 
 
 def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A real tensor with the values of a fake one, zeros where they are not known."""
+    """A real tensor with the values of a fake one; zeros where they are not known, or chances that are even."""
     shadow = shadow_of(tensor)
     with torch._C._DisableTorchDispatch():
         if shadow is not None and shadow.value.shape == tensor.shape:
             return shadow.value.to(dtype or tensor.dtype, copy=True)
-        return zeros(tensor.shape, dtype=dtype or tensor.dtype)
+        return full(tensor.shape, getattr(tensor, CHANCE, 0), dtype=dtype or tensor.dtype)
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:

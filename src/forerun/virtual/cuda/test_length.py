@@ -51,6 +51,67 @@ def test_loops_over_what_their_own_line_makes(tmp_path):
     assert length_in(tmp_path, code, batches=1, loaders={"loop.py:4": 20}).steps == 2 * 3 * 20
 
 
+PHASES = """
+loaders = {{"train": list(range(10)), "val": list(range(4))}}
+{before}
+for epoch in range(3):
+    for phase in {phases}:
+        {inside}
+        for batch in loaders[phase]:
+            if {condition}:
+                step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("phases", "condition", "inside"),
+    [
+        ("['train', 'val']", "phase == 'train'", ""),
+        ("('train', 'val')", "not phase != 'train'", ""),
+        ("names", "is_train", "is_train = phase == 'train'"),
+        ("loaders", "phase in ('train', 'trainval')", ""),
+        ("loaders.keys()", "phase == 'train'", ""),
+        ("[each for each in loaders]", "phase == 'train'", ""),
+    ],
+)
+def test_one_of_two_phases_trains(phases, condition, inside, tmp_path):
+    """PyTorch's tutorial of transfer learning has them; the other one evaluates."""
+    code = PHASES.format(before="names = list(loaders)", phases=phases, condition=condition, inside=inside or "pass")
+    length = length_in(tmp_path, code, batches=1)
+    if phases.startswith("[each"):  # what a comprehension makes is not asked for
+        assert length is None
+    else:
+        assert (length.steps, length.steps_per_epoch) == (30, 10)
+
+
+def test_phases_with_their_loaders(tmp_path):
+    code = """
+    for epoch in range(3):
+        for phase, loader in {"train": [1, 2], "val": [3]}.items():
+            for batch in loader:
+                if phase == "val":
+                    pass
+                else:
+                    step()
+    """
+    assert length_in(tmp_path, code, batches=1) is None
+    named = "both = {'train': [1, 2], 'val': [3]}\n" + textwrap.dedent(code).replace(
+        '{"train": [1, 2], "val": [3]}', "both"
+    )
+    assert length_in(tmp_path, named, batches=1).steps == 3 * 2
+
+
+def test_conditions_of_something_else_leave_all_turns(tmp_path):
+    code = """
+    is_on, sizes = True, [1, 2, 3]
+    for size in sizes:
+        for turn in range(4):
+            if is_on:
+                step()
+    """
+    assert length_in(tmp_path, code, batches=1).steps == 3 * 4
+
+
 def test_loops_in_other_functions_count(tmp_path):
     code = """
     def train_epoch(loader):

@@ -53,6 +53,14 @@ def test_evaluation_and_saving_are_in_the_run_once(tmp_path):
     assert any(text.startswith("Behind its last loop, at train.py:13,") for text in forecast.warnings)
 
 
+@pytest.mark.parametrize("save", ["traced.save('traced.pt')", "torch.jit.save(traced, 'traced.pt')"])
+def test_a_traced_model_is_saved(save, tmp_path):
+    behind = f"traced = torch.jit.trace(model, torch.ones(1, 512, device='cuda'))\n{save}"
+    forecast, run = forecast_of(tmp_path, behind)
+    assert run.failed_rest == ""
+    assert forecast.rests[0].saved_bytes > 512 * 256 * 4
+
+
 def test_a_program_that_ends_with_its_loop_has_nothing_there(tmp_path):
     forecast, run = forecast_of(tmp_path, "print('done')")
     assert (forecast.rests, run.failed_rest) == ([], "")

@@ -1,3 +1,4 @@
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -206,3 +207,14 @@ def test_faults_and_right_guesses_are_not_counted(gpu):
     scores, labels = torch.randn(40, 10, device="cuda"), torch.randint(0, 10, (40,), device="cuda")
     assert int((scores.argmax(1) == labels).sum()) < 40
     assert int((scores.isnan() | scores.isinf()).sum()) == 0
+
+
+def test_chances_are_even_where_the_host_draws_from_them():
+    """As networks give them that have learned nothing: `numpy.random.choice(p=…)` refuses what does not add up to 1."""
+    with forerun.virtual_cuda("t4"):
+        scores = torch.randn(3, 50, device="cuda", requires_grad=True)
+        chances = torch.softmax(scores, -1)[0].detach().cpu()
+        assert chances.sum().item() == pytest.approx(1.0)
+        numpy.random.choice(50, p=chances.numpy())
+        for unknown in (chances, (scores[0] / 0.8).exp().cpu(), torch.softmax(scores.half(), 0).float().cpu().T[0]):
+            assert 0 <= torch.multinomial(unknown, 1).item() < len(unknown)

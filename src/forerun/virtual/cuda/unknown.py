@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from forerun.virtual.cuda.convergence import Convergence, ConvergenceLoops
 from forerun.virtual.cuda.fused_cells import CELLS
 from forerun.virtual.cuda.lines import is_within, program_line
-from forerun.virtual.cuda.shadow import MOST_ELEMENTS, set_shadow, shadow_of, tensors_in
+from forerun.virtual.cuda.shadow import CHANCE, MOST_ELEMENTS, set_shadow, shadow_of, tensors_in
 
 aten = torch.ops.aten
 RANDOM = {aten.randint, aten.randperm, aten.rand}
@@ -35,6 +35,8 @@ SUMS = {aten.sum, aten.count_nonzero}
 SELDOM = {aten.isnan.default, aten.isinf.default, aten.eq.Tensor}
 """Operators whose masks a program hopes to find empty, or counts to see how good it is: numbers that went wrong, and
 guesses that are right."""
+SAME = {aten._to_copy, aten.clone, aten.index_select, aten.index}
+"""Operators whose results are numbers of their first argument."""
 UNIONS = {aten.bitwise_or, aten.logical_or}
 _IS_SELDOM = "_forerun_is_seldom"
 """Attribute of such a mask."""
@@ -102,8 +104,18 @@ def assume_values(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) ->
         _assume_all(args[0], outputs)
     if func in SELDOM or (packet in UNIONS and any(getattr(each, _IS_SELDOM, False) for each in args)):
         setattr(outputs, _IS_SELDOM, True)
+    _assume_chances(func, args, kwargs, outputs)
     unknown = [each for each in tensors_in((outputs,)) if isinstance(each, FakeTensor) and shadow_of(each) is None]
     assume_numbers(unknown, is_true=packet in CHECKS)
+
+
+def _assume_chances(func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+    """Let chances be even, as those before training are: a program may draw from them on the host."""
+    if func._overloadpacket is aten._softmax:
+        setattr(outputs, CHANCE, 1 / max(1, _along(args, kwargs, 1, -1)))
+    elif (func.is_view or func._overloadpacket in SAME) and hasattr(args[0], CHANCE):
+        for each in tensors_in((outputs,)):
+            setattr(each, CHANCE, getattr(args[0], CHANCE))
 
 
 def _assume_all(mask: torch.Tensor, count: torch.Tensor) -> None:
