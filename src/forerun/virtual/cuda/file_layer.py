@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from forerun.virtual.cuda.saves import SavedObjects
 
@@ -94,9 +95,15 @@ class FileLayer:
         return [name for name in every if os.path.abspath(os.path.join(folder, name)) not in self.hidden]
 
     def note_saved(self, value: Any) -> None:
-        """Count the bytes of all tensors in what was saved."""
-        leaves, _ = torch.utils._pytree.tree_flatten(value)  # type: ignore[attr-defined]
+        """Count the bytes of all tensors in what was saved, whole modules included."""
+        leaves = [*tree_leaves(value), *(each for own in tree_leaves(value) for each in _tensors_of(own))]
         self.saved_bytes += sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _tensors_of(value: Any) -> list[Any]:
+    """What a module or an optimizer has on a disk; nothing of anything else."""
+    is_whole = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+    return tree_leaves(value.state_dict()) if is_whole else []
 
 
 def path_text(path: Any) -> str | None:

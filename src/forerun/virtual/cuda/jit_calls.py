@@ -1,10 +1,11 @@
 """`torch.jit.trace`: what it returns runs the same operators, so that the module itself stands for it.
 
 PyTorch's tracer turns sizes into tensors, of which a fake tensor can make nothing (symbolic_shapes.py, 2.13). It runs
-the module once. `torch.jit.script` compiles Python, and its result runs here as it is.
+the module once. `torch.jit.script` compiles Python, and its result runs here as it is. ONNX's exporter traces, too.
 """
 
 import contextlib
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -16,6 +17,19 @@ from forerun.virtual.put_back import replaced
 
 DRAWS_GRAPH = "torch.utils.tensorboard._pytorch_graph"
 """Asks for the graph alone, of a file that is thrown away."""
+
+
+def _exported(model: Any, args: Any = (), f: Any = None, *_: Any, kwargs: Any = None, **__: Any) -> Any:
+    """What ONNX's exporter does that costs: it runs the model once and writes its weights."""
+    inputs, named = (args if isinstance(args, tuple) else (args,)), kwargs or {}
+    if inputs and isinstance(inputs[-1], dict):
+        inputs, named = inputs[:-1], {**inputs[-1], **named}
+    with torch.no_grad():
+        model(*inputs, **named)
+    program = types.SimpleNamespace(save=functools.partial(_save, model), model=model)
+    if f is not None:
+        program.save(f)
+    return program
 
 
 def _save(traced: Any, file: Any, **_: Any) -> None:
@@ -38,5 +52,5 @@ def tracing_nothing() -> Iterator[None]:
             func.__dict__["save"] = types.MethodType(_save, func)
         return func
 
-    with replaced(torch.jit, "trace", trace):
+    with replaced(torch.jit, "trace", trace), replaced(torch.onnx, "export", _exported):
         yield

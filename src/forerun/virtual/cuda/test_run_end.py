@@ -53,9 +53,18 @@ def test_evaluation_and_saving_are_in_the_run_once(tmp_path):
     assert any(text.startswith("Behind its last loop, at train.py:13,") for text in forecast.warnings)
 
 
-@pytest.mark.parametrize("save", ["traced.save('traced.pt')", "torch.jit.save(traced, 'traced.pt')"])
-def test_a_traced_model_is_saved(save, tmp_path):
-    behind = f"traced = torch.jit.trace(model, torch.ones(1, 512, device='cuda'))\n{save}"
+@pytest.mark.parametrize(
+    "save",
+    [
+        "torch.jit.trace(model, row).save('model.pt')",
+        "torch.jit.save(torch.jit.trace(model, row), 'model.pt')",
+        "torch.onnx.export(model, row, 'model.onnx', dynamo=False)",
+        "torch.onnx.export(model, (row,), dynamo=True).save('model.onnx')",
+        "torch.save(model, 'model.pt')",
+    ],
+)
+def test_a_whole_model_is_saved(save, tmp_path):
+    behind = f"row = torch.ones(1, 512, device='cuda')\n{save}"
     forecast, run = forecast_of(tmp_path, behind)
     assert run.failed_rest == ""
     assert forecast.rests[0].saved_bytes > 512 * 256 * 4
