@@ -24,6 +24,11 @@ def evaluation_seconds(tmp_path_factory):
     [
         ("for step in range(1000):\n    if step % 50 == 0:\n        evaluate()\n    update()", 20),
         ("for step in range(1000):\n    update()\n    if (step + 1) % 50 == 0 and step > 10:\n        evaluate()", 20),
+        (
+            "plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\nfor step in range(1000):\n    update()\n"
+            "    if (step + 1) % 50 == 0:\n        evaluate()\n        plateau.step(1.0)",
+            20,
+        ),
         ("for step in range(1000):\n    update()\n    if not (step + 1) % args.every:\n        evaluate()", 20),
         (
             "seen = 0\nfor step in range(1000):\n    update()\n    seen += 32\n    if seen % 1600 == 0:\n        evaluate()",

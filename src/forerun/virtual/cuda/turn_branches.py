@@ -24,7 +24,9 @@ LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldF
 MOST_CYCLE = 10
 """Steps from one turn of a branch that trains to the next which are seen whole."""
 UPDATES = ("step", "zero_grad", "update")
-"""Methods by which a branch belongs to the step: an update after several batches, a schedule, a moving average."""
+"""Methods by which a branch belongs to the step: an update after several batches, a moving average."""
+SCHEDULERS = ("sch", "lr", "plateau", "decay", "warmup")
+"""Parts of names of schedulers."""
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,15 @@ def _remainders(test: ast.expr) -> Iterator[ast.BinOp]:
 
 def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     """Whether a branch trains or leaves its loop: it is no addition to a step."""
-    calls = list(called_in(node.body))
+    calls = [call for call in called_in(node.body) if not _is_schedule(call)]
     is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
     return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
+
+
+def _is_schedule(call: str) -> bool:
+    """Whether a call, as it is written, is a scheduler's, which may be stepped behind an evaluation."""
+    owner, _, method = call.rpartition(".")
+    return method == "step" and any(part in owner.lower() for part in SCHEDULERS)
 
 
 def _replace(root: ast.AST, old: ast.expr, new: ast.expr) -> None:
