@@ -342,3 +342,32 @@ def test_a_loop_inside_a_step_converges_and_says_what_a_turn_is_worth(tmp_path, 
     trace, steps = program.session.recorder.trace, len(program.watcher.spans)
     products = sum(trace.calls[op.call].name.startswith("aten.mv") for op in trace.ops)
     assert products == 10 * steps  # by columns; that by rows is one of matrices
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        "log_every(loader)",
+        "enumerate(log_every(loader), start=1)",
+        "loader_of(6)",
+        "loaders['train']",
+    ],
+)
+def test_loops_over_loaders_in_other_words(batches, tmp_path):
+    """A logger around the loader, one that a call makes in each epoch, one of several."""
+    document, _ = forecast(
+        tmp_path,
+        f"""
+        from torch.utils.data import DataLoader, TensorDataset
+        loader_of = lambda rows: DataLoader(TensorDataset(torch.zeros(rows * 32, 64)), batch_size=32)
+        loader = loader_of(6)
+        loaders = {{"train": loader, "val": loader_of(2)}}
+        def log_every(values):
+            for value in values:
+                yield value
+        for epoch in range(5):
+            for batch in {batches}:
+                update()
+        """,
+    )
+    assert (document.run.total_steps, document.run.steps_per_epoch) == (30, 6)

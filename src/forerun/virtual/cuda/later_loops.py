@@ -12,7 +12,7 @@ import copy
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
 """Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
 TRAINING_CALLS = {"backward", "replay"}
 """A CUDA graph may hold the whole step."""
+EVERYDAY = {"train", "eval", "fit", "step", "update", "forward", "run", "main", "load", "save", "close", "reset", "log"}
+"""Names of methods that much else has as well: `model.train()` changes a mode, `bar.update()` draws."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 RESULT, RETURNED = "__forerun_result__", "__forerun_returned__"
@@ -56,17 +58,20 @@ class Following:
 
 
 def compiled(
-    source: bytes | str, file: str, marks: Iterable[Callable[[ast.Module, str], Any]] = ()
+    source: bytes | str,
+    file: str,
+    marks: Iterable[Callable[[ast.Module, str], Any]] = (),
+    others: Collection[str] = (),
 ) -> tuple[types.CodeType, list[Following]]:
     """A script's code in which the statements before later training can be ended, and what follows each of them.
 
-    `marks` change its tree further.
+    `marks` change its tree further; `others` are functions and methods of its other files that train.
 
     Raises:
         SyntaxError: the script's own.
     """
     tree = ast.parse(source, file)
-    endable = list(_endable(tree))
+    endable = list(_endable(tree, others))
     for number, (body, following) in enumerate(endable):
         place = body.index(following.statement)
         body[place] = within_try(following.statement, f"{GOES_ON}({STOP}, {number})")
@@ -110,9 +115,9 @@ def trains_again(following: Sequence[Following], stop: BaseException, frame: typ
     return False
 
 
-def _endable(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], Following]]:
+def _endable(tree: ast.Module, others: Collection[str]) -> Iterator[tuple[list[ast.stmt], Following]]:
     """Statements that may train and after which something else does, each with the list that holds it."""
-    functions = functions_that_train(tree)
+    functions = functions_that_train(tree, others)
     yield from _in_body(tree.body, frozenset(), functions)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
@@ -184,7 +189,8 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    return method in TRAINING_CALLS or _is_of_trainer(call)
+    is_own = method in functions and method not in EVERYDAY
+    return is_own or method in TRAINING_CALLS or _is_of_trainer(call)
 
 
 def _is_of_trainer(call: str) -> bool:
@@ -198,10 +204,18 @@ def trains(nodes: Iterable[ast.AST], functions: set[str]) -> bool:
     return any(trains_by(call, functions) for call in called_in(nodes))
 
 
-def functions_that_train(tree: ast.Module) -> set[str]:
-    """Names of the script's functions and methods that train, by themselves or through one another."""
-    calls = {node.name: set(called_in(node.body)) for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
-    names: set[str] = set()
+def functions_that_train(tree: ast.Module, others: Collection[str] = ()) -> set[str]:
+    """Names of the script's functions and methods that train, by themselves or through one another, or `others`."""
+    return names_that_train([tree], others)
+
+
+def names_that_train(trees: Iterable[ast.Module], others: Collection[str] = ()) -> set[str]:
+    """The same of several files; `others` are of files that are not among them, which these may define anew."""
+    calls: dict[str, set[str]] = {}
+    for node in (each for tree in trees for each in ast.walk(tree)):
+        if isinstance(node, FUNCTIONS):
+            calls.setdefault(node.name, set()).update(called_in(node.body))
+    names = set(others) - calls.keys()
     while True:
         more = {name for name, inside in calls.items() if any(trains_by(call, names) for call in inside)}
         if more <= names:

@@ -34,6 +34,7 @@ from forerun.virtual.cuda.later_loops import compiled, names_for, trains_again
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.lines import line_of_failure
 from forerun.virtual.cuda.loop_rests import branch_names
+from forerun.virtual.cuda.own_names import training_names
 from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.run_end import RunEnd, bounded
 from forerun.virtual.cuda.script_loops import ScriptLoops
@@ -134,10 +135,11 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         last_part,
         lambda stop, frame: trains_again(following, stop, frame),
         branch_names(lambda: watcher.between, lambda: _moment(watcher)),
+        others := training_names(file),
         watcher.loop_counts,
     )
     with io.open_code(file) as stream:
-        code, following = compiled(stream.read(), file, [loops.mark])
+        code, following = compiled(stream.read(), file, [loops.mark], others)
     main, before = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__.update({"__file__": file, "__builtins__": builtins, "__cached__": None})
     if spec is not None:

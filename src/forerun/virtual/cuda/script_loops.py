@@ -11,11 +11,12 @@ import ast
 import contextlib
 import sys
 import types
-from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, ValuesView
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
+from forerun.virtual.cuda.generator_turns import turns_of
 from forerun.virtual.cuda.later_loops import (
     BODIES,
     FUNCTIONS,
@@ -52,12 +53,14 @@ class ScriptLoops:
     """Whether more training follows what an exception came out of, somewhere above a frame."""
     branches: dict[str, Any] = field(default_factory=dict)
     """What decides the branches of its loops (`turn_branches.py`), by its name in a marked module."""
+    others: Collection[str] = ()
+    """Functions and methods of the program's files that train."""
     counts: dict[str, int] = field(default_factory=dict)
     """Turns of the loops that were counted when they began, by file and line."""
 
     def mark(self, tree: ast.Module, path: str) -> bool:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
-        functions, name = functions_that_train(tree), path_name(path)
+        functions, name = functions_that_train(tree, self.others), path_name(path)
         has_branches = bool(self.branches) and mark_branches(
             tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
@@ -126,7 +129,12 @@ class ScriptLoops:
         with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length
             if not isinstance(value, KeysView | ItemsView | ValuesView):  # in some of whose turns nothing trains
                 self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
-        return self._counting(value, line) if isinstance(value, types.GeneratorType) else value
+        if not isinstance(value, types.GeneratorType):
+            return value
+        count, are_batches = turns_of(value)
+        if count is not None:
+            self.counts[line] = count if are_batches else RangeTurns(count)
+        return self._counting(value, line)
 
     def _counting(self, values: Iterator[Any], line: str) -> Iterator[Any]:
         """The same values; how many there were is known when they are over."""
