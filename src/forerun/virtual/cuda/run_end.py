@@ -40,7 +40,13 @@ class RunEnd:
     """What ends the program."""
 
     def stop(self, reason: str) -> None:
-        """End the program."""
+        """End the program; a thread beside it is refused alone, as without rights or a network.
+
+        Raises:
+            PermissionError: in such a thread.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise PermissionError(f"What follows the last loop {reason}: a forecast does not.")
         self.ended_by = self.ended_by or reason
         raise self.stopped
 
@@ -76,11 +82,13 @@ def bounded(end: RunEnd) -> Iterator[None]:
         sys.addaudithook(_audit)  # for the life of the process
         _is_auditing.append(True)
     _running.append(end)
-    threading.Thread(target=watch, daemon=True).start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         is_over.set()
+        watcher.join()  # no signal of it comes later, which would end the process
         _running.remove(end)
         signal.signal(signal.SIGUSR2, before if before is not None else signal.SIG_DFL)
 

@@ -124,6 +124,26 @@ def test_this_machine_is_no_other_one(tmp_path):
     assert len(forecast.rests) == 1
 
 
+def test_a_thread_beside_the_program_is_refused_alone(tmp_path):
+    uploads = """
+    import threading
+    refused = []
+    def upload():
+        try:
+            subprocess.run(["true"])
+        except PermissionError as error:
+            refused.append(error)
+    thread = threading.Thread(target=upload)
+    thread.start()
+    thread.join()
+    assert refused
+    model(torch.randn(8, 512, device="cuda"))
+    """
+    forecast, run = forecast_of(tmp_path, uploads)
+    assert (run.watcher.between.end_of_run.ended_by, run.failed_rest) == ("", "")
+    assert len(forecast.rests) == 1
+
+
 def test_nothing_is_guarded_behind_the_program(tmp_path):
     forecast_of(tmp_path, "import subprocess")
     import subprocess
