@@ -31,8 +31,8 @@ HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
 LEAST_TOLD_SECONDS = 1e-3
 """Of all rests of a loop in the run."""
-LEAST_TOLD_EXCESS = 0.02
-"""Of the peak before, by which the program's end needs more."""
+LEAST_TOLD_EXCESS, LEAST_TOLD_BYTES = 0.02, 2**26
+"""By which the program's end needs more: of the peak before, and at all."""
 
 
 class LoopRestTime(Record):
@@ -226,7 +226,7 @@ def _memory_of_end(run: ProgramRun) -> str:
             is_behind = place >= last.begin
             peaks[is_behind] = max(peaks[is_behind], allocated)
     excess = peaks[True] - peaks[False]
-    if excess < LEAST_TOLD_EXCESS * peaks[False]:
+    if excess < max(LEAST_TOLD_EXCESS * peaks[False], LEAST_TOLD_BYTES):
         return ""
     return f"Memory peaks behind the last loop, at {end.line}, {format_bytes(excess)} above what is needed before."
 
