@@ -103,15 +103,19 @@ class ScriptLoops:
         with replaced(SourceFileLoader, "exec_module", exec_module):
             yield
 
-    def _mark_in(self, node: ast.AST, name: str, is_nested: bool, functions: set[str]) -> bool:
+    def _mark_in(
+        self, node: ast.AST, name: str, is_nested: bool, functions: set[str], *, is_global: bool = True
+    ) -> bool:
         is_marked = False
         for body in _bodies(node):
             for place, statement in enumerate(body):
                 is_loop = isinstance(statement, LOOPS)
                 inside = (is_nested or is_loop) and not isinstance(statement, (*FUNCTIONS, ast.ClassDef))
-                is_marked |= self._mark_in(statement, name, inside, functions)
+                is_outside = is_global and not isinstance(statement, FUNCTIONS)
+                is_marked |= self._mark_in(statement, name, inside, functions, is_global=is_outside)
                 does_train = is_loop and trains([statement], functions)
-                if does_train or (is_loop and not is_nested):  # one around what another module trains
+                # one around what a library trains; those of functions may be compiled, and Dynamo stops at a `try`
+                if does_train or (is_loop and is_global and not is_nested):
                     line = f"{name}:{statement.lineno}"
                     asks = f"{GOES_ON_BEHIND}({STOP}, {line!r}, {is_nested}, {does_train})"
                     body[place] = within_try(statement, asks)
