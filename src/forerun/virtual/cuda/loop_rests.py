@@ -87,8 +87,13 @@ class RestWatch:
             self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
 
 
-def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]) -> dict[str, Any]:
-    """What decides the branches of a marked module; `watch` gives that of the loop that is running."""
+def branch_names(
+    watch: Callable[[], RestWatch], now: Callable[[], BranchMoment], fetched: Callable[[], list[WatchedLoader]]
+) -> dict[str, Any]:
+    """What decides the branches of a marked module; `watch` gives that of the loop that is running.
+
+    `fetched` has the loader of each batch of its step so far: those of a branch, such as an evaluation, are none of it.
+    """
 
     def remainder(counter: Any, period: Any, line: str, *, is_cycle: bool) -> Any:
         return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)
@@ -96,11 +101,16 @@ def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]
     def takes(is_due: Any, line: str, loop: str) -> bool:
         return watch().branches.takes(is_due, line, loop, now(), is_extra=watch().is_open)
 
+    def is_over(line: str) -> None:
+        count, batches = watch().branches.is_over(line, now(), is_cut=watch().is_too_long), fetched()
+        if count and not watch().is_open:  # how much of a rest was run shows by all of its batches
+            del batches[-count:]
+
     return {
         REMAINDER: functools.partial(remainder, is_cycle=False),
         CYCLE: functools.partial(remainder, is_cycle=True),
         TAKES: takes,
-        IS_OVER: lambda line: watch().branches.is_over(line, now(), is_cut=watch().is_too_long),
+        IS_OVER: is_over,
     }
 
 

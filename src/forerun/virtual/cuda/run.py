@@ -119,7 +119,7 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
     loops = ScriptLoops(
         ProgramStopped,
         watcher.goes_on_behind,
-        branch_names(lambda: watcher.between, lambda: _moment(watcher)),
+        branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched),
         watcher.loop_counts,
     )
     with io.open_code(file) as stream:

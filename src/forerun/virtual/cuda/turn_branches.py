@@ -130,10 +130,10 @@ class TurnBranches:
         self._open = line, loop, now
         return True
 
-    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> None:
-        """The branch at `line` has come to its end, or was left."""
+    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> int:
+        """The branch at `line` has come to its end, or was left; returns how many batches were made in it."""
         if self._open is None or self._open[0] != line:
-            return
+            return 0
         self._left = line, sys.exception()
         (_, loop, start), self._open = self._open, None
         share = 1.0
@@ -142,6 +142,7 @@ class TurnBranches:
             share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         saved_bytes = now.saved_bytes - start.saved_bytes
         self.runs.append(BranchRun(line, loop, start.events, now.events, saved_bytes, share))
+        return len(fetched)
 
     def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
         """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""
