@@ -72,6 +72,7 @@ def rest_times(
 
     passes = dict(length.loops)
     branches = _branches_of(loop)
+    turn_seconds = step_seconds * _share_of_turn(trace, loop, costs)
     rows = [
         LoopRestTime(
             line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
@@ -82,7 +83,7 @@ def rest_times(
     ]  # fmt: skip
     for rest in loop.between.rests:
         inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
-        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * step_seconds
+        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * turn_seconds
         saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
         times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
         rows.append(
@@ -91,6 +92,15 @@ def rest_times(
             )
         )
     return rows
+
+
+def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float:
+    """Share of a step from where its loop's turn begins: what of it was run behind a pass, up to its update."""
+    span = loop.spans[-1] if loop.spans else None
+    if span is None or span.turn_begin <= span.begin:
+        return 1.0
+    turn, whole = (replay_clock(trace.part(begin, span.end), costs) for begin in (span.turn_begin, span.begin))
+    return turn.seconds / whole.seconds if whole.seconds else 1.0
 
 
 def _branches_of(loop: TrainingLoop) -> list[BranchRun]:

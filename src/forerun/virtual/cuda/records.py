@@ -34,6 +34,8 @@ class StepSpan:
     """The data loader of each batch that was made in it."""
     backward_lines: tuple[str, ...] = ()
     """The line of the program of each of its backward passes whose gradients add up in its update."""
+    turn_begin: int = 0
+    """Event at which the loop's turn begins that its update is in: behind `begin` where other optimizers follow it."""
 
     @property
     def turns_of_loaders(self) -> dict[str, int]:
