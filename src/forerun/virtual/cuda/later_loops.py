@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor, nn, optim
+
 TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
 """Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
 TRAINING_CALLS = {"backward", "replay"}
 """A CUDA graph may hold the whole step."""
+OF_OTHERS = {name for kind in (nn.Module, optim.Optimizer, Tensor, dict) for name in dir(kind)}
+"""Methods that what a script is given has, too: a call of one need not be of the script's class."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -140,6 +144,8 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
+    if method in functions and method not in OF_OTHERS:
+        return True
     return method in TRAINING_CALLS or (method in TRAINING_METHODS and owner.lower().endswith(TRAINERS))
 
 
