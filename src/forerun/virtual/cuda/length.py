@@ -10,7 +10,7 @@ from typing import Any
 
 from forerun.virtual.cuda.lines import is_library, is_of_others
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
-from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of
+from forerun.virtual.cuda.loop_sizes import count_of, looped_over, steps_with_the_rest, total_of
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -223,7 +223,7 @@ def _ends_with_inner(outer: _Turns, inside: list[_Turns]) -> bool:
 def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step: int) -> ProgramLength:
     """The steps of all turns of loops, innermost first; `batches` are those of the one over them."""
     steps, loops, ends = 1, [], list[_Turns]()
-    per_epoch = None if batches is None else _steps_of(batches.count or 0, max(1, batches_per_step))
+    per_epoch = None if batches is None else _steps_of(batches, max(1, batches_per_step))
     for each in counted:
         ends = [end for end in ends if end.frame == each.frame and end.end and not sets_anew(each.loop, end.end.names)]
         ends += [each] if each.end is not None and each.end.is_of_steps else []
@@ -240,11 +240,14 @@ def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step:
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
 
 
-def _steps_of(batches: int, batches_per_step: int) -> int:
-    """Steps of so many batches: what is left of them makes none, but where accelerate counts, which ends with them."""
+def _steps_of(turns: _Turns, batches_per_step: int) -> int:
+    """Steps of a loop over batches: what is left of them makes none, but where the program's condition says so, or
+    accelerate counts, which ends with them."""
     state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     counts = getattr(state, "_shared_state", {}).get("plugin_kwargs", {})
-    if counts.get("num_steps") == batches_per_step and counts.get("sync_with_dataloader", True):
+    ends_with_them = counts.get("num_steps") == batches_per_step and counts.get("sync_with_dataloader", True)
+    batches = turns.count or 0
+    if ends_with_them or (turns.loop is not None and steps_with_the_rest(turns.loop)):
         return -(-batches // batches_per_step)
     return max(1, batches // batches_per_step)
 
