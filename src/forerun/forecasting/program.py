@@ -228,7 +228,7 @@ def forecast_run(
         warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
         + loop_warnings(earlier, run, rests)
         + speed_warnings(step.mfu, trace),
-        not_modelled=not_modelled(run, costs),
+        not_modelled=not_modelled(run, costs, length),
         detail=_detail(device, price_per_hour),
         script=ScriptReport(
             command=text,

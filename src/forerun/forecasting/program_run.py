@@ -27,6 +27,8 @@ from forerun.virtual.cuda.turn_branches import MOST_CYCLE, BranchRun
 
 HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
+CHECKPOINT_SHARE = 0.1
+"""Of the largest file; what is smaller is no checkpoint beside it but samples, say."""
 LEAST_TOLD_SECONDS = 1e-3
 """Of all rests of a loop in the run."""
 
@@ -222,12 +224,13 @@ def whole_run(
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
     checkpoints, checkpoint_bytes = _checkpoints(rests, length, saved_bytes, trace, breakdown)
+    written_bytes = sum(rest.times * rest.saved_bytes for rest in rests) or checkpoints * checkpoint_bytes
     phases = RunPhases(
         compile_seconds=compile_seconds,
         training_seconds=training,
         evaluation_seconds=_rests_seconds(rests)
         + (0.0 if length is None else _evaluation_seconds(steps, length, watcher)),
-        checkpoint_seconds=0.0 if length is None else checkpoints * checkpoint_bytes / STATED_DISK_BYTES_PER_SECOND,
+        checkpoint_seconds=0.0 if length is None else written_bytes / STATED_DISK_BYTES_PER_SECOND,
     )
     seconds = sum(phases.model_dump().values())
     price = device.price_per_hour if price_per_hour is None else price_per_hour
@@ -246,10 +249,10 @@ def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
     breakdown: MemoryBreakdown,
 ) -> tuple[int, int]:  # fmt: skip
-    """How many checkpoints the run writes, and the bytes of one."""
-    saving = [rest for rest in rests if rest.saved_bytes]
-    if saving:
-        return sum(rest.times for rest in saving), max(rest.saved_bytes for rest in saving)
+    """How many checkpoints the run writes, and the bytes of the largest; small files beside it are none."""
+    largest = max((rest.saved_bytes for rest in rests), default=0)
+    if largest:
+        return sum(rest.times for rest in rests if rest.saved_bytes >= CHECKPOINT_SHARE * largest), largest
     count = int(saved_bytes > 0) if length is None else max(length.checkpoints, int(saved_bytes > 0))
     return count, saved_bytes or (_checkpoint_bytes(trace, breakdown) if count else 0)
 
@@ -277,10 +280,10 @@ def _checkpoint_bytes(trace: Trace, breakdown: MemoryBreakdown) -> int:
     return int(share * breakdown.parameter_bytes + breakdown.optimizer_state_bytes)
 
 
-def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
-    """What of the program's time no figure has."""
+def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | None) -> list[str]:
+    """What of the program's time no figure has; `length` is what the program says or its user."""
     listed = ["time that the GPU waits for data"]
-    length, between = run.watcher.program_length, run.watcher.between
+    between = run.watcher.between
     if length is None or not (length.evaluation_batches or between.rests or between.branches.runs):
         listed.append("evaluation and generation between steps")
     if not costs.knows_ranks:
