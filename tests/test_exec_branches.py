@@ -221,3 +221,24 @@ def test_steps_of_a_branch_are_steps_of_the_run(tmp_path, loop, steps):
     assert document.run.total_steps == steps
     seconds = document.run.phases.training_seconds
     assert seconds == pytest.approx(steps * document.step.seconds.expected, rel=0.01)
+
+
+AGENT = """
+class Agent:
+    def learn(self):
+        return update()
+agent = Agent()
+for frame in range(1, 2001):
+    model(torch.randn(1, 64, device="cuda")).argmax(1).item()
+    if frame > 200 and frame % 4 == 0:
+        agent.learn()
+    if frame % 400 == 0:
+        evaluate()
+"""
+
+
+def test_a_loop_that_learns_in_some_of_its_turns_has_as_many_steps(tmp_path):
+    """The first turns fill a memory, and count for nothing."""
+    document, _ = forecast(tmp_path, AGENT, head=HEAD + EVALUATES)
+    assert document.run.total_steps == 500
+    assert [rest.times for rest in document.rests if rest.is_branch] == [5]

@@ -4,6 +4,8 @@ import pytest
 from tests.exec_runs import HEAD, forecast
 from torch.utils.data import DataLoader
 
+from forerun.virtual.cuda import loop_rests
+
 
 def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
     """The same loop with and without evaluation: the difference is what is evaluated, times the epochs."""
@@ -36,6 +38,31 @@ def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
     assert document.run.checkpoint_bytes == pytest.approx((64 * 256 + 256 + 256 * 8 + 8) * 4, rel=0.5)
     assert "evaluation and generation between steps" not in document.not_modelled
     assert not (tmp_path / "best.pt").exists()
+
+
+CHECKPOINTED = """
+rows = torch.utils.data.TensorDataset(torch.zeros(320, 64))
+loader = torch.utils.data.DataLoader(rows, batch_size=8)
+for epoch in range(7):
+    for batch in range(50):
+        update()
+    with torch.no_grad():
+        for (batch,) in loader:
+            for view in range(20):
+                model(batch.cuda())
+    torch.save(model.state_dict(), "best.pt")
+"""
+
+
+def test_the_program_goes_on_behind_a_long_evaluation(tmp_path, monkeypatch):
+    """It is cut after one of its 40 batches here, and the checkpoint behind it is written."""
+    whole, _ = forecast(tmp_path, CHECKPOINTED)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests.RestWatch, "is_endless", False)
+    cut, _ = forecast(tmp_path, CHECKPOINTED)
+    assert cut.run.checkpoints_written == whole.run.checkpoints_written == 7
+    assert cut.run.phases.evaluation_seconds == pytest.approx(whole.run.phases.evaluation_seconds, rel=0.1)
+    assert cut.script.steps_seen == whole.script.steps_seen
 
 
 def test_what_each_loop_does_counts_as_often_as_it_ends(tmp_path):

@@ -4,7 +4,7 @@ import ast
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ def find_length(
     turns: Mapping[str, int] | None = None,
     counters: LoopCounters | None = None,
     loaders: Mapping[str, int] | None = None,
+    turns_of_a_step: Callable[[str, int, int], int] | None = None,
     *,
     has_turned: bool = False,
     has_repeated: bool = False,
@@ -47,7 +48,9 @@ def find_length(
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
     loops over steps. `counters` are those that end loops, which are known from the second step on; a loop around the
     one that trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last
-    step has. Where the step `has_repeated` and its loops say nothing, those count that were running at the last one.
+    step has, and `turns_of_a_step` says how many turns of a loop, by its file and lines, a branch in it lets pass from
+    one step to the next. Where the step `has_repeated` and its loops say nothing, those count that were running at the
+    last one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -57,6 +60,8 @@ def find_length(
         frame = frame.f_back
     here, counters, passes = sys._getframe(1), counters or LoopCounters(), set((loaders or {}).values())
     above = list(_loops_above(here, turns or {}, counters, has_turned=has_turned))
+    if turns_of_a_step is not None and not batches_per_step:
+        above = [_by_branch(each, turns_of_a_step) for each in above]
     length = _of_loops(iter(above), batches_per_step, backward_lines, update_line, passes)
     if length is None and has_repeated:
         lasting = (each for each in above if each.is_lasting)
@@ -172,6 +177,14 @@ def _ended(turns: _Turns) -> _Turns:
     if end is None or end.is_of_steps:
         return turns
     return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
+
+
+def _by_branch(turns: _Turns, turns_of_a_step: Callable[[str, int, int], int]) -> _Turns:
+    """The same loop with as many turns as steps, where a branch makes one in so many: `if frame % 4 == 0: learn()`."""
+    if turns.loop is None or turns.count is None:
+        return turns
+    each = turns_of_a_step(path_name(turns.path), turns.loop.lineno, turns.loop.end_lineno or 0)
+    return replace(turns, count=max(1, turns.count // each))
 
 
 def path_name(path: str) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,8 @@ class LoaderWatch:
     loaders: list[WatchedLoader] = field(default_factory=list)
     fetched: list[WatchedLoader] = field(default_factory=list)
     """The loader of each batch made since it was emptied."""
+    ends: Callable[[WatchedLoader], bool] = lambda loader: False
+    """Whether a pass over a loader is ended before its next batch."""
 
     def note(self, loader: Any, workers: int, *, pins: bool) -> None:
         """Note a new loader."""
@@ -115,10 +117,12 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
                 watched.batches = len(loader)
 
     def fetch(iterator: Any) -> Any:
+        watched = getattr(iterator, _WATCHED, None)
+        if watched is not None and watch.ends(watched):
+            raise StopIteration
         start, waited = time.perf_counter(), thread_waiting_seconds()
         with timed_apart():
             batch = next_batch(iterator)
-        watched = getattr(iterator, _WATCHED, None)
         if watched is not None:
             leaves = tree_leaves(batch)
             if watched.pins:

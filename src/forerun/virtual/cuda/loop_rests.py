@@ -1,7 +1,8 @@
 """What a program does between two passes of its training loop: evaluation, checkpoints, another network's rollouts.
 
 A rest begins where the innermost loop was ended (`script_loops.py`) and ends with the next optimizer step, or with the
-program. A long one is cut, and counts as the share of its batches that were seen.
+program. Of a long one the pass over a data loader is cut, counts as the share of its batches that were seen, and the
+program goes on behind it: there is its checkpoint. Where no loader is passed over, the program is ended there.
 """
 
 import functools
@@ -21,6 +22,8 @@ EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 10.0
 """Of the processor that one rest may take here; evaluation over many rows is cut then."""
+ENDED_AFTER = 1.5
+"""Times as long, where nothing could be cut."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class RestWatch:
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)
     _began: float = 0.0
+    _seen_share: float = 1.0
 
     def turns_again(self, event: int) -> bool:
         """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
@@ -67,7 +71,17 @@ class RestWatch:
             return False
         self._ended.add(line)
         self._line, self.is_open = line, True
-        self._begin, self._began = (event, saved_bytes), time.process_time()
+        self._begin, self._began, self._seen_share = (event, saved_bytes), time.process_time(), 1.0
+        return True
+
+    def cuts(self, loader: WatchedLoader, fetched: list[WatchedLoader]) -> bool:
+        """Whether a pass over a loader, of which the rest has some batches, is ended; what follows has its own time."""
+        count = sum(each is loader for each in fetched) if self.is_too_long else 0
+        if not count or not loader.batches:
+            return False
+        self._began, share = time.process_time(), min(1.0, count / loader.batches)
+        if not self.branches.note_share(share):
+            self._seen_share = min(self._seen_share, share)
         return True
 
     @property
@@ -75,13 +89,18 @@ class RestWatch:
         """Whether it takes so long that it is cut."""
         return self.is_open and time.process_time() - self._began > MOST_SECONDS
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether it takes so long that the program is ended."""
+        return self.is_open and time.process_time() - self._began > ENDED_AFTER * MOST_SECONDS
+
     def end(self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader]) -> None:
         """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
         if not self.is_open:
             return
-        share = 1.0
+        share = self._seen_share
         if self.is_too_long and not has_step and fetched and fetched[-1].batches:
-            share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+            share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         (begin, before), self.is_open = self._begin, False
         if self._line != EXTRA_TURN:
             self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))

@@ -192,6 +192,7 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
     card = session.card
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
     session.compiling.on_call = watcher.count_graph
+    session.loaders.ends = lambda loader: watcher.between.cuts(loader, session.loaders.fetched)
     return watcher
 
 

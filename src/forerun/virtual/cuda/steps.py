@@ -186,7 +186,7 @@ class StepWatcher:
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
-            if is_late or (self._depth == 0 and self.between.is_too_long):
+            if is_late or (self._depth == 0 and self.between.is_endless):
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
@@ -384,7 +384,8 @@ class StepWatcher:
         loaders, lines, batches = span.turns_of_loaders, span.backward_lines, len(span.fetched)
         turns, counters = loaders | self.loop_counts, self.between.counters
         again = {"has_turned": has_turned, "has_repeated": len(self.spans) > 2 and not has_turned}
-        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, **again)
+        by_branch = self.between.branches.turns_of_a_step
+        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, by_branch, **again)
 
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):
