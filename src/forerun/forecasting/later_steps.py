@@ -28,8 +28,8 @@ def later_steps_warnings(trace: Trace, loop: TrainingLoop) -> Iterator[str]:
         if later and abs(times - 1) > DIFFERENT:
             yield (
                 f"Steps behind the loop at {rest.line} are others: {times:.2f} times the arithmetic of those in it. "
-                "Memory is the highest of both, step and run are at the pace of those in it; what further turns do was not "
-                "seen."
+                "Memory is the highest of both, step and run are at the pace of those in it; what further turns do was "
+                "not seen."
             )
 
 

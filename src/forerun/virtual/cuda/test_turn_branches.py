@@ -95,6 +95,7 @@ def test_how_often_a_branch_is_taken_follows_from_its_counter(readings, turns, t
             [(frame, 4, max(0, (frame - 1) // 4 - 25)) for frame in range(101, 113)],
             4,
         ),  # a replay buffer was filled first
+        ([(100, 5, 0), *((turn, 5, 1) for turn in range(101, 106))], 5),  # the first turn that counts is due
         ([(turn, 5, turn) for turn in range(4)], 1),  # a generator's, beside its critic's steps
         ([(rows, 64, (rows - 1) // 64) for rows in range(16, 200, 16)], 4),
     ],

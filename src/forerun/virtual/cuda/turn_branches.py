@@ -21,8 +21,6 @@ REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__for
 CYCLE = "__forerun_cycle__"
 """What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
-SEEN_BETWEEN_TURNS = 1.5
-"""A branch makes all steps where they come no more often than it is due, by this factor: the last may be half seen."""
 MOST_CYCLE = 10
 """Steps from one turn of a branch that trains to the next which are seen whole."""
 UPDATES = ("step", "zero_grad", "update")
@@ -96,9 +94,9 @@ class TurnBranches:
         for line, readings in self.cycles.items():
             name, _, number = line.rpartition(":")
             (start, period, before), (end, _, now) = readings[0], readings[-1]
-            rise, steps = (end - start) / max(1, len(readings) - 1), now - before + 1
+            rise = (end - start) / max(1, len(readings) - 1)
             is_inside = name == path and first <= int(number) <= last and rise > 0
-            if is_inside and steps * period <= len(readings) * rise * SEEN_BETWEEN_TURNS:
+            if is_inside and (now - before) * period <= end - start:  # steps come no more often than it is due
                 return max(1, round(period / rise))
         return 1
 
