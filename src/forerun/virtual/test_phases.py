@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import forerun
+from forerun.memory.replay import category
+from forerun.trace import Category, Phase
 
 
 class Closure:
@@ -50,3 +52,18 @@ def trained(wrap):
 @pytest.mark.parametrize("wrap", ["by name", lambda step: step, functools.partial, Closure])
 def test_what_a_closure_computes_is_no_update(wrap):
     assert trained(wrap) == trained(None)
+
+
+def test_what_outlives_a_backward_pass_is_an_activation_until_the_next_forward_pass_frees_it():
+    """A graph that several losses go back through is freed when its variables get others, in the next step."""
+    rows, width = 64, 256
+    with forerun.virtual_cuda("t4") as gpu:
+        layers = nn.Sequential(nn.Linear(width, width), nn.Sigmoid(), nn.Linear(width, width)).cuda()
+        for _ in range(3):
+            result = layers(torch.ones(rows, width, device="cuda"))
+            for loss in (result.sum(), result.square().sum()):
+                loss.backward(retain_graph=True)
+    of_result = [each for each in gpu.trace.storages if each.bytes == 4 * rows * width and each.owner is None]
+    categories = Counter(category(each) for each in of_result if each.phase is Phase.FORWARD)
+    assert categories[Category.ACTIVATION] >= 3 * 3  # inputs, the sigmoid's result and the last layer's
+    assert categories[Category.TEMPORARY] <= 3 * 2
