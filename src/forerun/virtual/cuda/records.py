@@ -107,9 +107,20 @@ def samples_given(values: Iterable[Any]) -> int:
     Detectors are given a list of pictures, which differ in size; a list of whole batches is none.
     """
     values = list(values)
-    rows = next((tensor.shape[0] for tensor in tensors_given(values) if tensor.dim() > 0), 0)
+    rows = next((_rows_of(tensor) for tensor in tensors_given(values) if tensor.dim() > 0), 0)
     lists = (value for value in values if isinstance(value, list) and value and all(map(_is_sample, value)))
     return rows or len(next(lists, []))
+
+
+def _rows_of(tensor: torch.Tensor) -> int:
+    """Rows of a tensor, and under `torch.func.vmap` those of each of its turns: it shows one of them."""
+    rows = tensor.shape[0]
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        inner = torch._C._functorch.get_unwrapped(tensor)
+        if torch._C._functorch.is_batchedtensor(tensor):
+            rows *= inner.shape[torch._C._functorch.maybe_get_bdim(tensor)]
+        tensor = inner
+    return rows
 
 
 def _is_sample(value: Any) -> bool:
