@@ -3,7 +3,8 @@
 A program is stopped once its steps repeat; behind each of its loops one more step was seen (`loop_rests.py`). It is
 told by the arithmetic of its backward passes, as what came before it, such as an evaluation, has none.
 
-Not covered: steps that change inside of the innermost loop, by a counter of tokens, say.
+Not covered: steps that change inside of the innermost loop, by a counter of tokens, say, and those in which a branch of
+some turns was taken.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,10 @@ def later_steps_warnings(trace: Trace, loop: TrainingLoop) -> Iterator[str]:
     if len(before) < 2 or not min(before) or max(before) > (1 + ALIKE) * min(before):
         return
     for rest in loop.between.rests:
-        later = backward_flops(trace, rest.begin, rest.end) if rest.has_step else 0
+        begin = max(rest.begin, rest.turn_begin)
+        if not rest.has_step or any(begin <= run.begin < rest.end for run in loop.between.branches.runs):
+            continue
+        later = backward_flops(trace, begin, rest.end)
         times = later / before[-1]
         if later and abs(times - 1) > DIFFERENT:
             yield (

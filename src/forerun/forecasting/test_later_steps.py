@@ -24,6 +24,34 @@ for size in SIZES:
 """
 
 
+TWO = """
+import torch
+from torch import nn
+critic, generator = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
+of_critic, of_generator = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (critic, generator))
+for turn in range(100):
+    for _ in range(2):
+        loss = critic(torch.randn(32, 64, device="cuda")).mean()
+        if turn % 16 == 0:
+            loss = loss + critic(torch.randn(99, 64, device="cuda")).mean()
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+    of_generator.zero_grad()
+    critic(generator(torch.randn(320, 64, device="cuda"))).mean().backward()
+    of_generator.step()
+"""
+
+
+def test_what_another_optimizer_learns_between_two_steps_is_no_later_step(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TWO)
+    command = ["python", str(script)]
+    (forecast,), _ = forecast_program(parse_command(command), command, [device("t4")])
+    assert forecast.rests
+    assert not [text for text in forecast.warnings if "are others" in text]
+
+
 @pytest.mark.parametrize(("sizes", "times"), [((32, 64), 4.4), ((64, 32), 0.23), ((48, 48), None)])
 def test_larger_pictures_in_a_later_turn_of_an_outer_loop(tmp_path, sizes, times):
     """The arithmetic of the two convolutions goes with the pictures that they make, of 2 and 4 fewer rows and columns."""

@@ -40,6 +40,8 @@ class LoopRest:
     """Of checkpoints that were written in it."""
     seen_share: float = 1.0
     """How much of it was run here."""
+    turn_begin: int = 0
+    """Event behind the last update of another optimizer before that step."""
 
 
 @dataclass
@@ -94,7 +96,9 @@ class RestWatch:
         """Whether it takes so long that the program is ended."""
         return self.is_open and time.process_time() - self._began > ENDED_AFTER * MOST_SECONDS
 
-    def end(self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader]) -> None:
+    def end(
+        self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader], turn_begin: int = 0
+    ) -> None:
         """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
         if not self.is_open:
             return
@@ -103,7 +107,7 @@ class RestWatch:
             share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         (begin, before), self.is_open = self._begin, False
         if self._line != EXTRA_TURN:
-            self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share))
+            self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share, turn_begin))
 
 
 def branch_names(

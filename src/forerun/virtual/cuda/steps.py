@@ -172,7 +172,8 @@ class StepWatcher:
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
-        self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched)
+        turn = self._others.turn_begin
+        self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched, turn_begin=turn)
 
     def __exit__(self, *exception: object) -> None:
         self._end_hand_step()

@@ -53,6 +53,20 @@ for number in range(400):
         optimizer.step()
         optimizer.zero_grad()
 """
+PRIVATE = """
+import torch
+from torch.func import functional_call, grad, vmap
+model = torch.nn.Linear(64, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def loss_of(weights, row):
+    return functional_call(model, weights, (row[None],)).square().mean()
+of_each = vmap(grad(loss_of), in_dims=(None, 0))
+for step in range(100):
+    gradients = of_each(dict(model.named_parameters()), torch.randn(32, 64, device="cuda"))
+    for name, parameter in model.named_parameters():
+        parameter.grad = gradients[name].detach().mean(0)
+    optimizer.step()
+"""
 ADVERSARIAL = """
 import torch
 from torch import nn
@@ -89,6 +103,13 @@ def run_of(text, tmp_path):
     (forecast,), run = forecast_program(parse_command(command), command, [device("t4")])
     assert (run.error, run.exit_code) == ("", 0)
     return forecast, run
+
+
+def test_rows_of_gradients_of_each_are_counted(tmp_path):
+    """`vmap` shows a module one row at a time."""
+    forecast, run = run_of(PRIVATE, tmp_path)
+    assert {span.samples for span in run.watcher.spans} == {32}
+    assert forecast.run.total_steps == 100
 
 
 def test_rows_of_a_compiled_function_are_counted(tmp_path):
