@@ -114,11 +114,11 @@ def samples_given(values: Iterable[Any]) -> int:
 
 def _rows_of(tensor: torch.Tensor) -> int:
     """Rows of a tensor, and under `torch.func.vmap` those of each of its turns: it shows one of them."""
-    rows = tensor.shape[0]
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        inner = torch._C._functorch.get_unwrapped(tensor)
-        if torch._C._functorch.is_batchedtensor(tensor):
-            rows *= inner.shape[torch._C._functorch.maybe_get_bdim(tensor)]
+    rows, wrapping = tensor.shape[0], torch._C._functorch  # type: ignore[attr-defined]
+    while wrapping.is_functorch_wrapped_tensor(tensor):
+        inner = wrapping.get_unwrapped(tensor)
+        if wrapping.is_batchedtensor(tensor):
+            rows *= inner.shape[wrapping.maybe_get_bdim(tensor)]
         tensor = inner
     return rows
 
