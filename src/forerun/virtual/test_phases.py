@@ -67,3 +67,24 @@ def test_what_outlives_a_backward_pass_is_an_activation_until_the_next_forward_p
     categories = Counter(category(each) for each in of_result if each.phase is Phase.FORWARD)
     assert categories[Category.ACTIVATION] >= 3 * 3  # inputs, the sigmoid's result and the last layer's
     assert categories[Category.TEMPORARY] <= 3 * 2
+
+
+def test_data_and_averages_that_stay_on_the_card_are_no_activations():
+    rows, width = 4096, 256
+    with forerun.virtual_cuda("t4") as gpu:
+        examples = torch.zeros(8 * rows, width, device="cuda")
+        model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).cuda()
+        averages = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(3):
+            model(examples[step * rows : (step + 1) * rows]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for name, value in model.state_dict().items():
+                averages[name].lerp_(value, 0.01)
+    bytes_of = Counter()
+    for storage in gpu.trace.storages:
+        bytes_of[category(storage)] += storage.bytes
+    own = sum(each.numel() * each.element_size() for each in (examples, *averages.values()))
+    assert bytes_of[Category.OTHER] == pytest.approx(own, rel=0.01)
+    assert bytes_of[Category.ACTIVATION] < 3 * 8 * 4 * rows * width
