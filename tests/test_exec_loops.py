@@ -65,6 +65,27 @@ def test_the_program_goes_on_behind_a_long_evaluation(tmp_path, monkeypatch):
     assert cut.script.steps_seen == whole.script.steps_seen
 
 
+@pytest.mark.parametrize("kind", ["each pass", "branch"])
+def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_path, monkeypatch, kind):
+    evaluated = """
+    for epoch in range(7):
+        for batch in range(50):
+            update()
+            if batch % 20 == 19 and KIND:
+                evaluate()
+        if not KIND:
+            evaluate()
+    """.replace("KIND", str(kind == "branch"))
+    evaluate = "def evaluate():\n    for view in range(20):\n        model(torch.zeros(8, 64, device='cuda'))\n"
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    document, _ = forecast(
+        tmp_path, evaluated, head=f"{HEAD}{evaluate.replace('    model', '    with torch.no_grad(): model')}"
+    )
+    (text,) = [text for text in document.warnings if "and was ended" in text]
+    lines = {text.partition(" does at ")[2].partition(" ")[0], document.rests[-1].line}
+    assert len(lines) == 1
+
+
 def test_what_each_loop_does_counts_as_often_as_it_ends(tmp_path):
     """Rollouts before several epochs over them, as in PPO, and mini-batches that a call returns."""
     document, run = forecast(

@@ -18,7 +18,7 @@ from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhas
 from forerun.step.offload import PASSES
 from forerun.trace import Trace
 from forerun.units import format_bytes_per_second, format_seconds
-from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS, LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
@@ -195,6 +195,12 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             if run.failed_branch
             else f"What follows the training loop was run once and failed here ({failure}), as the loop was ended "
             "early: it is in the run as far as it came."
+        )
+    if watcher.between.ended_at:
+        texts.append(
+            f"What the program does at {watcher.between.ended_at} between its steps took more than "
+            f"{format_seconds(ENDED_AFTER * MOST_SECONDS)} here and was ended: the run has what was seen of it, and "
+            "nothing behind it, such as a checkpoint."
         )
     if run.unreached:
         texts.append(

@@ -55,6 +55,8 @@ class RestWatch:
     """What is done in some turns of the loops only."""
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
+    ended_at: str = ""
+    """Line of the loop or branch in whose rest the program was ended, of which no share is known."""
     _ended: set[str] = field(default_factory=set)
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)
@@ -105,6 +107,9 @@ class RestWatch:
         share = self._seen_share
         if self.is_too_long and not has_step and fetched and fetched[-1].batches:
             share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+        runs = self.branches.runs
+        if self.is_endless and not has_step and share == 1.0 and all(run.seen_share == 1.0 for run in runs[-1:]):
+            self.ended_at = self._line or "".join(run.line for run in runs[-1:])
         (begin, before), self.is_open = self._begin, False
         if self._line != EXTRA_TURN:
             self.rests.append(LoopRest(self._line, begin, event, has_step, saved_bytes - before, share, turn_begin))
