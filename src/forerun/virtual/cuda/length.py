@@ -54,7 +54,7 @@ def find_length(
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
-        length = length_of_trainer(_locals(frame), frame.f_code.co_name)
+        length = length_of_trainer(locals_of(frame), frame.f_code.co_name)
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
@@ -78,7 +78,7 @@ def _mark(frame: Any) -> None:
         frame = frame.f_back
 
 
-def _locals(frame: Any) -> dict[str, Any]:
+def locals_of(frame: Any) -> dict[str, Any]:
     """A function's variables, which it may delete or give other values.
 
     Before Python 3.13 (PEP 667) what is asked for stays in the frame: tensors of this step would outlive the next.
@@ -131,7 +131,7 @@ def _loops_above(
             if not is_comprehended and sys.version_info < (3, 12):  # it has a frame of its own
                 loops = [loop for loop in loops if not isinstance(loop, _Comprehended)]
             is_comprehended = False
-            names = {**frame.f_globals, **_locals(frame)} if loops else {}
+            names = {**frame.f_globals, **locals_of(frame)} if loops else {}
             for loop in loops:
                 line = f"{name}:{loop.lineno}"
                 end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
@@ -145,7 +145,7 @@ def _loops_above(
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:
             function = frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
-                yield _Turns(None, path, "optuna's trials", _locals(frame).get("n_trials"), False)
+                yield _Turns(None, path, "optuna's trials", locals_of(frame).get("n_trials"), False)
             elif not module.startswith(("optuna.", *CALLED_ONCE)):
                 yield _Turns(None, path, module, None, False)
         if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
@@ -161,7 +161,7 @@ def _loops_of_library(
     Loops over lists and sets are left out: packages loop over what they call. How often any other runs is not known.
     """
     for loop in _loops_around(path, frame.f_lineno):
-        names = {**frame.f_globals, **_locals(frame)}
+        names = {**frame.f_globals, **locals_of(frame)}
         value = looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
         is_counted = isinstance(value, range) or hasattr(value, "dataset") or total_of(value) is not None
         if not isinstance(value, list | tuple | Set | Mapping):
