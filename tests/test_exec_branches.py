@@ -96,6 +96,31 @@ def test_a_checkpoint_every_some_steps_and_what_fails_in_a_forced_branch(tmp_pat
     assert int(run.failed_at.rpartition(":")[2]) == int(run.failed_branch.rpartition(":")[2]) + 1
 
 
+def test_samples_that_are_saved_are_no_checkpoints(tmp_path):
+    body = """
+    for step in range(1000):
+        update()
+        if step % 100 == 99:
+            torch.save(model.state_dict(), f"{step}.pt")
+        if step % 20 == 19:
+            torch.save(torch.zeros(4), f"samples-{step}.pt")
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.checkpoints_written == 10
+    checkpoints = 10 * document.run.checkpoint_bytes
+    assert document.run.phases.checkpoint_seconds * 1e9 == pytest.approx(checkpoints, rel=0.2)
+
+
+@pytest.mark.parametrize("total", [None, 500])
+def test_evaluation_is_in_the_run_where_its_user_says_how_long_it_is(tmp_path, total):
+    """By a file that says nothing of its length, nothing of what comes every so many steps is known."""
+    body = "for step in iter(int, 1):\n    update()\n    if step % 50 == 49:\n        evaluate()\n"
+    body = "step = 0\n" + body.replace("for step", "for _").replace("    update()", "    step += 1\n    update()")
+    document, _ = forecast(tmp_path, body, head=HEAD + EVALUATES, total_steps=total)
+    assert (document.run.phases.evaluation_seconds > 0) == (total is not None)
+    assert any("evaluation" in text for text in document.not_modelled) == (total is None)
+
+
 def test_a_while_loop_over_epochs_is_known_from_its_second_turn(tmp_path):
     """And what is saved in some of its turns is not saved in the others, too."""
     document, run = forecast(
@@ -201,3 +226,24 @@ def test_steps_of_a_branch_are_steps_of_the_run(tmp_path, loop, steps):
     assert document.run.total_steps == steps
     seconds = document.run.phases.training_seconds
     assert seconds == pytest.approx(steps * document.step.seconds.expected, rel=0.01)
+
+
+AGENT = """
+class Agent:
+    def learn(self):
+        return update()
+agent = Agent()
+for frame in range(1, 2001):
+    model(torch.randn(1, 64, device="cuda")).argmax(1).item()
+    if frame > 200 and frame % 4 == 0:
+        agent.learn()
+    if frame % 400 == 0:
+        evaluate()
+"""
+
+
+def test_a_loop_that_learns_in_some_of_its_turns_has_as_many_steps(tmp_path):
+    """The first turns fill a memory, and count for nothing."""
+    document, _ = forecast(tmp_path, AGENT, head=HEAD + EVALUATES)
+    assert document.run.total_steps == 500
+    assert [rest.times for rest in document.rests if rest.is_branch] == [5]

@@ -4,6 +4,8 @@ import pytest
 from tests.exec_runs import HEAD, forecast
 from torch.utils.data import DataLoader
 
+from forerun.virtual.cuda import loop_rests
+
 
 def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
     """The same loop with and without evaluation: the difference is what is evaluated, times the epochs."""
@@ -36,6 +38,52 @@ def test_evaluation_after_each_epoch_is_in_the_run(tmp_path):
     assert document.run.checkpoint_bytes == pytest.approx((64 * 256 + 256 + 256 * 8 + 8) * 4, rel=0.5)
     assert "evaluation and generation between steps" not in document.not_modelled
     assert not (tmp_path / "best.pt").exists()
+
+
+CHECKPOINTED = """
+rows = torch.utils.data.TensorDataset(torch.zeros(320, 64))
+loader = torch.utils.data.DataLoader(rows, batch_size=8)
+for epoch in range(7):
+    for batch in range(50):
+        update()
+    with torch.no_grad():
+        for (batch,) in loader:
+            for view in range(20):
+                model(batch.cuda())
+    torch.save(model.state_dict(), "best.pt")
+"""
+
+
+def test_the_program_goes_on_behind_a_long_evaluation(tmp_path, monkeypatch):
+    """It is cut after one of its 40 batches here, and the checkpoint behind it is written."""
+    whole, _ = forecast(tmp_path, CHECKPOINTED)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests.RestWatch, "is_endless", False)
+    cut, _ = forecast(tmp_path, CHECKPOINTED)
+    assert cut.run.checkpoints_written == whole.run.checkpoints_written == 7
+    assert cut.run.phases.evaluation_seconds == pytest.approx(whole.run.phases.evaluation_seconds, rel=0.1)
+    assert cut.script.steps_seen == whole.script.steps_seen
+
+
+@pytest.mark.parametrize("kind", ["each pass", "branch"])
+def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_path, monkeypatch, kind):
+    evaluated = """
+    for epoch in range(7):
+        for batch in range(50):
+            update()
+            if batch % 20 == 19 and KIND:
+                evaluate()
+        if not KIND:
+            evaluate()
+    """.replace("KIND", str(kind == "branch"))
+    evaluate = "def evaluate():\n    for view in range(20):\n        model(torch.zeros(8, 64, device='cuda'))\n"
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    document, _ = forecast(
+        tmp_path, evaluated, head=f"{HEAD}{evaluate.replace('    model', '    with torch.no_grad(): model')}"
+    )
+    (text,) = [text for text in document.warnings if "and was ended" in text]
+    lines = {text.partition(" does at ")[2].partition(" ")[0], document.rests[-1].line}
+    assert len(lines) == 1
 
 
 def test_what_each_loop_does_counts_as_often_as_it_ends(tmp_path):

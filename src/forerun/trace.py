@@ -132,7 +132,10 @@ PARTIAL_BYTES = 4
 
 @dataclass(slots=True)
 class Storage:
-    """One allocation. `owner` is a category fixed when it was made; the replay derives the rest from lifetimes."""
+    """One allocation. `owner` is a category fixed when it was made; the replay derives the rest from lifetimes.
+
+    `freed_in` is None where nothing frees it, and of what a forward pass made where one behind a backward pass does.
+    """
 
     bytes: int
     phase: Phase

@@ -23,6 +23,7 @@ from forerun.forecasting.collectives import count_collectives, data_parallel_ran
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.host_warnings import without_host_work
+from forerun.forecasting.later_steps import later_steps_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_records import (
@@ -227,8 +228,9 @@ def forecast_run(
         ),
         warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
         + loop_warnings(earlier, run, rests)
+        + list(later_steps_warnings(trace, watcher.loop))
         + speed_warnings(step.mfu, trace),
-        not_modelled=not_modelled(run, costs),
+        not_modelled=not_modelled(run, costs, length),
         detail=_detail(device, price_per_hour),
         script=ScriptReport(
             command=text,

@@ -20,7 +20,7 @@ from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhas
 from forerun.step.offload import PASSES
 from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
 from forerun.units import format_bytes, format_bytes_per_second, format_seconds
-from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS, LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
@@ -29,6 +29,8 @@ from forerun.virtual.cuda.turn_branches import MOST_CYCLE, BranchRun
 
 HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
+CHECKPOINT_SHARE = 0.1
+"""Of the largest file; what is smaller is no checkpoint beside it but samples, say."""
 LEAST_TOLD_SECONDS = 1e-3
 """Of all rests of a loop in the run."""
 LEAST_TOLD_EXCESS, LEAST_TOLD_BYTES = 0.02, 2**26
@@ -84,6 +86,7 @@ def rest_times(
 
     passes = dict(length.loops)
     branches = _branches_of(loop)
+    turn_seconds = step_seconds * _share_of_turn(trace, loop, costs)
     rows = [
         LoopRestTime(
             line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
@@ -94,7 +97,7 @@ def rest_times(
     ]  # fmt: skip
     for rest in loop.between.rests:
         inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
-        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * step_seconds
+        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * turn_seconds
         saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
         if rest.is_last and seconds <= 0 and not saved_bytes:
             continue  # the program ends with its loop
@@ -109,6 +112,15 @@ def rest_times(
             )
         )
     return rows
+
+
+def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float:
+    """Share of a step from where its loop's turn begins: what of it was run behind a pass, up to its update."""
+    span = loop.spans[-1] if loop.spans else None
+    if span is None or span.turn_begin <= span.begin:
+        return 1.0
+    turn, whole = (replay_clock(trace.part(begin, span.end), costs) for begin in (span.turn_begin, span.begin))
+    return turn.seconds / whole.seconds if whole.seconds else 1.0
 
 
 def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
@@ -203,6 +215,12 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
         )
     if of_end := _memory_of_end(run):
         texts.append(of_end)
+    if watcher.between.ended_at:
+        texts.append(
+            f"What the program does at {watcher.between.ended_at} between its steps took more than "
+            f"{format_seconds(ENDED_AFTER * MOST_SECONDS)} here and was ended: the run has what was seen of it, and "
+            "nothing behind it, such as a checkpoint."
+        )
     if run.unreached:
         texts.append(
             f"More training follows {watcher.step_line} and was not reached ({run.unreached[:100]}): the forecast is "
@@ -288,18 +306,19 @@ def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
     breakdown: MemoryBreakdown,
 ) -> _Checkpoints:  # fmt: skip
+    """Small files beside the largest of a program's own are none."""
     by_trainer = 0 if length is None else length.checkpoints
-    saving = [rest for rest in rests if rest.saved_bytes]
-    if not saving:
+    largest = max((rest.saved_bytes for rest in rests), default=0)
+    if not largest:
         count = max(by_trainer, int(saved_bytes > 0))
         size = (saved_bytes or _checkpoint_bytes(trace, breakdown)) if count else 0
         return _Checkpoints(count, size, count * size)
-    count, all_bytes = sum(rest.times for rest in saving), sum(rest.times * rest.saved_bytes for rest in saving)
-    sizes = [rest.saved_bytes for rest in saving]
-    if by_trainer and all(rest.is_last for rest in saving):  # what a trainer writes is not in its rests
-        sizes.append(_checkpoint_bytes(trace, breakdown))
-        count, all_bytes = count + by_trainer, all_bytes + by_trainer * sizes[-1]
-    return _Checkpoints(count, max(sizes), all_bytes)
+    count = sum(rest.times for rest in rests if rest.saved_bytes >= CHECKPOINT_SHARE * largest)
+    all_bytes = sum(rest.times * rest.saved_bytes for rest in rests)
+    if not by_trainer or not all(rest.is_last for rest in rests if rest.saved_bytes):
+        return _Checkpoints(count, largest, all_bytes)
+    of_trainer = _checkpoint_bytes(trace, breakdown)  # what a trainer writes is not in its rests
+    return _Checkpoints(count + by_trainer, max(largest, of_trainer), all_bytes + by_trainer * of_trainer)
 
 
 def mean_seconds(steps: Sequence[StepTime]) -> float:
@@ -328,10 +347,10 @@ def _checkpoint_bytes(trace: Trace, breakdown: MemoryBreakdown) -> int:
     return int(share * breakdown.parameter_bytes + breakdown.optimizer_state_bytes)
 
 
-def not_modelled(run: ProgramRun, costs: PriorCosts) -> list[str]:
-    """What of the program's time no figure has."""
+def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | None) -> list[str]:
+    """What of the program's time no figure has; `length` is what the program says or its user."""
     listed = ["time that the GPU waits for data"]
-    length, between = run.watcher.program_length, run.watcher.between
+    between = run.watcher.between
     rests = [rest for rest in between.rests if not rest.is_last]
     if length is None or not (length.evaluation_batches or rests or between.branches.runs):
         listed.append("evaluation and generation between steps")

@@ -1,6 +1,7 @@
 """Backward passes and optimizer updates of a program that does not announce them, labelled in the trace."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,14 +24,44 @@ def _in_phase(recorder: Recorder, phase: tuple[Phase, int], closure: Callable[..
     return call
 
 
+class _LongLived:
+    """What a program has on the card beside its steps: its data, averages of weights, a queue. It is no activation.
+
+    It is there before the first backward pass, and still when an optimizer is stepped for the second time.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._storages = 0
+        """How many there were before the first backward pass; negative once they are owned."""
+
+    def before_pass(self) -> None:
+        """A backward pass begins."""
+        self._storages = self._storages or len(self._recorder.trace.storages)
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is stepped."""
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+        elif self._storages > 0:
+            for index in self._recorder.alive():
+                storage = self._recorder.trace.storages[index]
+                if index < self._storages and storage.owner is None:
+                    storage.owner = Category.OTHER
+            self._storages = -1
+
+
 @contextlib.contextmanager
 def recognising_phases(recorder: Recorder) -> Iterator[None]:
     """Label backward passes and optimizer updates of a program that does not announce them."""
     originals: dict[str, Callable[..., Any]] = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
     running: list[contextlib.AbstractContextManager[None]] = []
+    long_lived = _LongLived(recorder)
 
     def labelled(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            long_lived.before_pass()
             with recorder.phase(Phase.BACKWARD, 0):
                 result = original(*args, **kwargs)
             recorder.own_gradients()
@@ -39,7 +70,8 @@ def recognising_phases(recorder: Recorder) -> Iterator[None]:
 
         return call
 
-    def begin(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def begin(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        long_lived.before_update(optimizer)
         outside = recorder.current_phase, recorder.current_micro_step
         running.append(recorder.phase(Phase.OPTIMIZER))
         running[-1].__enter__()

@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.device = device
         self.trace = Trace()
         self.current_phase = Phase.PREPARE
-        self.current_micro_step = -1
+        self.current_micro_step, self._before_pass = -1, 0  # storages that the last backward pass met
         self.module_path = ""
         self.module_names: dict[int, str] = {}
         self.recomputing = False
@@ -87,6 +87,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         """Label what follows with a phase."""
         before = self.current_phase, self.current_micro_step
         self.current_phase, self.current_micro_step = phase, micro_step
+        self._before_pass = len(self.trace.storages) if phase is Phase.BACKWARD else self._before_pass
         try:
             yield
         finally:
@@ -265,8 +266,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         index = len(self.trace.storages)
         stream = current_stream() if self.device == DEVICE else 0
         self._allocate(index, size, stream, card, reduces)
-        if self.postponed is not None:  # the card would have stopped the program here
-            size = 0
+        size = size if self.postponed is None else 0  # else the card would have stopped the program here
         ends = self.current_phase if owner is Category.TEMPORARY else None
         storage = Storage(size, self.current_phase, owner, ends, stream=stream, card=card, reduces=reduces)
         self.trace.storages.append(storage)
@@ -339,11 +339,10 @@ class Recorder(TorchDispatchMode, StepObserver):
         """Record operators of the trace again, in `phase` or their own, as a CUDA graph issues them: without a host."""
         for index in operators:
             before = self.trace.ops[index]
-            call = self.trace.calls[before.call]
             key = ("graph", before.call)
             if key not in self._calls:
                 self._calls[key] = len(self.trace.calls)
-                self.trace.calls.append(replace(call, issuer=Issuer.GRAPH))
+                self.trace.calls.append(replace(self.trace.calls[before.call], issuer=Issuer.GRAPH))
             if self.keeps_lines:
                 self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
             self.trace.events.append((OP, len(self.trace.ops)))
@@ -370,7 +369,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         if self.card is not None:
             self.card.free(index)
         record = self.trace.storages[index]
-        record.freed_in = self.current_phase
+        is_later = index < self._before_pass and record.phase is self.current_phase  # a next step's forward pass
+        record.freed_in = None if is_later else self.current_phase
         self.live_bytes -= record.bytes
         self.trace.events.append((FREE, index))
 

@@ -2,7 +2,8 @@
 
 `while error > tol`, `while True: … if error < tol: break`, or a function that says whether it has converged: for
 `ROUNDS` turns the question is answered as it was at first, and then so that the loop ends. That holds for loops that
-end by this question alone. One that ends otherwise too, by a counter or a token, is left to do so, up to `MOST_ROUNDS`.
+end by this question alone. One that ends otherwise too, by a counter or a token, is left to do so, up to `MOST_ROUNDS`,
+and so is one that compares two tensors: a solver of differential equations steps on until its time is that asked for.
 
 Not covered: values that were copied to the host before they are compared, numbers that are read (`item`) and
 subtracted there.
@@ -13,13 +14,15 @@ import contextlib
 import linecache
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS
+from forerun.virtual.cuda.length import locals_of
 from forerun.virtual.program_lines import INSIDE
 
 ROUNDS = 10
@@ -37,6 +40,8 @@ class _Exit:
 
     lines: _Span
     is_only: bool
+    compared: tuple[ast.expr, ...] = ()
+    """Two names that it compares: a solver goes on until its time is that which is asked for."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,22 @@ def _asking() -> tuple[tuple[int, int], _Exit] | None:
         if not any(part in path for part in INSIDE):
             for each in _exits(path):
                 if each.lines[0] <= line <= each.lines[1]:
-                    return (id(frame), frame.f_lasti), each
+                    is_progress = bool(each.compared) and all(_is_tensor(part, frame) for part in each.compared)
+                    return (id(frame), frame.f_lasti), replace(each, is_only=each.is_only and not is_progress)
         frame = frame.f_back
     return None
+
+
+def _is_tensor(node: ast.expr, frame: Any) -> bool:
+    """Whether a name, or an attribute of one, is a tensor in a frame."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    value = {**frame.f_globals, **locals_of(frame)}.get(node.id) if isinstance(node, ast.Name) else None
+    for name in reversed(names):
+        value = getattr(value, name, None)
+    return isinstance(value, torch.Tensor)
 
 
 @cache
@@ -125,8 +143,14 @@ def _exits(path: str) -> list[_Exit]:
         is_asked = not isinstance(loop.test, ast.Constant)
         tests = [*([loop.test] if is_asked else []), *_inside(loop.body, None)]
         is_only = len(tests) == 1 and not isinstance(tests[0], ast.BoolOp)
-        exits += [_Exit((t.lineno, t.end_lineno or t.lineno), is_only) for t in tests if t is not None]
+        exits += [_Exit((t.lineno, t.end_lineno or t.lineno), is_only, _compared(t)) for t in tests if t is not None]
     return exits
+
+
+def _compared(test: ast.expr) -> tuple[ast.expr, ...]:
+    """Both sides of a comparison of two names."""
+    sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
+    return sides if len(sides) == 2 and all(isinstance(each, ast.Name | ast.Attribute) for each in sides) else ()
 
 
 def _inside(body: list[Any], test: ast.expr | None, *, nested: bool = False) -> Iterator[ast.expr | None]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from torch import Tensor, nn, optim
+
 from forerun.virtual.cuda.lines import path_name
 from forerun.virtual.cuda.run_end import result_of
 
@@ -23,8 +25,10 @@ TRAINERS, TRAINING_METHODS = ("trainer", "learner", "learn"), {"train", "fit"}
 """Ends of names of what trains, and its methods; `model.train()` changes a mode, a scaler's `fit` trains nothing."""
 TRAINING_CALLS = {"backward", "replay"}
 """A CUDA graph may hold the whole step."""
-EVERYDAY = {"train", "eval", "fit", "step", "update", "forward", "run", "main", "load", "save", "close", "reset", "log"}
-"""Names of methods that much else has as well: `model.train()` changes a mode, `bar.update()` draws."""
+OF_OTHERS = {name for kind in (nn.Module, optim.Optimizer, Tensor, dict) for name in dir(kind)} | {
+    "fit", "main", "load", "save", "close", "reset", "log",
+}  # fmt: skip
+"""Methods that what a script is given has, too: a call of one need not be of the script's class."""
 STOPPED, STOP, GOES_ON = "__forerun_stopped__", "__forerun_stop__", "__forerun_goes_on__"
 """Names in the script's module: the exception, what was caught, and what decides."""
 RESULT, RETURNED = "__forerun_result__", "__forerun_returned__"
@@ -189,7 +193,7 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    is_own = method in functions and method not in EVERYDAY
+    is_own = method in functions and method not in OF_OTHERS
     return is_own or method in TRAINING_CALLS or _is_of_trainer(call)
 
 

@@ -4,13 +4,13 @@ import ast
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
-from forerun.virtual.cuda.loop_sizes import count_of, looped_over, total_of, turns_through
+from forerun.virtual.cuda.loop_sizes import count_of, looped_over, steps_with_the_rest, total_of, turns_through
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -36,6 +36,7 @@ def find_length(
     turns: Mapping[str, int] | None = None,
     counters: LoopCounters | None = None,
     loaders: Mapping[str, int] | None = None,
+    turns_of_a_step: Callable[[str, int, int], int] | None = None,
     *,
     has_turned: bool = False,
     has_repeated: bool = False,
@@ -47,16 +48,20 @@ def find_length(
     is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
     loops over steps. `counters` are those that end loops, which are known from the second step on; a loop around the
     one that trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last
-    step has. Where the step `has_repeated` and its loops say nothing, those count that were running at the last one.
+    step has, and `turns_of_a_step` says how many turns of a loop, by its file and lines, a branch in it lets pass from
+    one step to the next. Where the step `has_repeated` and its loops say nothing, those count that were running at the
+    last one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
-        length = length_of_trainer(_locals(frame), frame.f_code.co_name)
+        length = length_of_trainer(locals_of(frame), frame.f_code.co_name)
         if length is not None:
             return _in_loops_above(length, frame.f_back, turns or {})
         frame = frame.f_back
     here, counters, passes = sys._getframe(1), counters or LoopCounters(), set((loaders or {}).values())
     above = list(_loops_above(here, turns or {}, counters, has_turned=has_turned))
+    if turns_of_a_step is not None and not batches_per_step:
+        above = [_by_branch(each, turns_of_a_step) for each in above]
     length = _of_loops(iter(above), batches_per_step, backward_lines, update_line, passes)
     if length is None and has_repeated:
         lasting = (each for each in above if each.is_lasting)
@@ -73,7 +78,7 @@ def _mark(frame: Any) -> None:
         frame = frame.f_back
 
 
-def _locals(frame: Any) -> dict[str, Any]:
+def locals_of(frame: Any) -> dict[str, Any]:
     """A function's variables, which it may delete or give other values.
 
     Before Python 3.13 (PEP 667) what is asked for stays in the frame: tensors of this step would outlive the next.
@@ -126,7 +131,7 @@ def _loops_above(
             if not is_comprehended and sys.version_info < (3, 12):  # it has a frame of its own
                 loops = [loop for loop in loops if not isinstance(loop, _Comprehended)]
             is_comprehended = False
-            names = {**frame.f_globals, **_locals(frame)} if loops else {}
+            names = {**frame.f_globals, **locals_of(frame)} if loops else {}
             for loop in loops:
                 line = f"{name}:{loop.lineno}"
                 end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
@@ -142,7 +147,7 @@ def _loops_above(
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:
             function = frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
-                yield _Turns(None, path, "optuna's trials", _locals(frame).get("n_trials"), False)
+                yield _Turns(None, path, "optuna's trials", locals_of(frame).get("n_trials"), False)
             elif not module.startswith(("optuna.", *CALLED_ONCE)):
                 yield _Turns(None, path, module, None, False)
         if is_of_others(path) and not has_own:  # further out it starts the program, as python-fire does
@@ -158,7 +163,7 @@ def _loops_of_library(
     Loops over lists and sets are left out: packages loop over what they call. How often any other runs is not known.
     """
     for loop in _loops_around(path, frame.f_lineno):
-        names = {**frame.f_globals, **_locals(frame)}
+        names = {**frame.f_globals, **locals_of(frame)}
         value = looped_over(loop.iter, names) if isinstance(loop, ast.For) else None
         is_counted = isinstance(value, range) or hasattr(value, "dataset") or total_of(value) is not None
         if not isinstance(value, list | tuple | Set | Mapping):
@@ -174,6 +179,14 @@ def _ended(turns: _Turns) -> _Turns:
     if end is None or end.is_of_steps:
         return turns
     return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
+
+
+def _by_branch(turns: _Turns, turns_of_a_step: Callable[[str, int, int], int]) -> _Turns:
+    """The same loop with as many turns as steps, where a branch makes one in so many: `if frame % 4 == 0: learn()`."""
+    if turns.loop is None or turns.count is None:
+        return turns
+    each = turns_of_a_step(path_name(turns.path), turns.loop.lineno, turns.loop.end_lineno or 0)
+    return replace(turns, count=max(1, turns.count // each))
 
 
 def _of_loops(
@@ -220,7 +233,7 @@ def _ends_with_inner(outer: _Turns, inside: list[_Turns]) -> bool:
 def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step: int) -> ProgramLength:
     """The steps of all turns of loops, innermost first; `batches` are those of the one over them."""
     steps, loops, ends = 1, [], list[_Turns]()
-    per_epoch = None if batches is None else _steps_of(batches.count or 0, max(1, batches_per_step))
+    per_epoch = None if batches is None else _steps_of(batches, max(1, batches_per_step))
     for each in counted:
         ends = [end for end in ends if end.frame == each.frame and end.end and not sets_anew(each.loop, end.end.names)]
         ends += [each] if each.end is not None and each.end.is_of_steps else []
@@ -237,11 +250,14 @@ def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step:
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
 
 
-def _steps_of(batches: int, batches_per_step: int) -> int:
-    """Steps of so many batches: what is left of them makes none, but where accelerate counts, which ends with them."""
+def _steps_of(turns: _Turns, batches_per_step: int) -> int:
+    """Steps of a loop over batches: what is left of them makes none, but where the program's condition says so, or
+    accelerate counts, which ends with them."""
     state = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     counts = getattr(state, "_shared_state", {}).get("plugin_kwargs", {})
-    if counts.get("num_steps") == batches_per_step and counts.get("sync_with_dataloader", True):
+    ends_with_them = counts.get("num_steps") == batches_per_step and counts.get("sync_with_dataloader", True)
+    batches = turns.count or 0
+    if ends_with_them or (turns.loop is not None and steps_with_the_rest(turns.loop)):
         return -(-batches // batches_per_step)
     return max(1, batches // batches_per_step)
 

@@ -46,8 +46,6 @@ class WatchedLoader:
     """Of its last batch."""
     batches: int | None = None
     """In one pass over it; None where it does not know."""
-    is_cut: bool = False
-    """A pass over it was ended early here."""
     is_of_steps: bool = False
     """Training steps had batches of it."""
 
@@ -64,8 +62,8 @@ class LoaderWatch:
     loaders: list[WatchedLoader] = field(default_factory=list)
     fetched: list[WatchedLoader] = field(default_factory=list)
     """The loader of each batch made since it was emptied."""
-    ends_early: Callable[[], bool] = lambda: False
-    """Whether a loader of no step ends after a batch, so that the program goes on behind the pass over it."""
+    ends: Callable[[WatchedLoader], bool] = lambda loader: False
+    """Whether a pass over a loader is ended before its next batch."""
 
     def note(self, loader: Any, workers: int, *, pins: bool) -> None:
         """Note a new loader."""
@@ -124,8 +122,7 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
 
     def fetch(iterator: Any) -> Any:
         watched = getattr(iterator, _WATCHED, None)
-        if watched is not None and not watched.is_of_steps and watched in watch.fetched and watch.ends_early():
-            watched.is_cut = True
+        if watched is not None and not watched.is_of_steps and watch.ends(watched):
             raise StopIteration
         start, waited = time.perf_counter(), thread_waiting_seconds()
         with timed_apart():

@@ -1,7 +1,8 @@
 """What a program does between two passes of its training loop: evaluation, checkpoints, another network's rollouts.
 
 A rest begins where the innermost loop was ended (`script_loops.py`) and ends with the next optimizer step, or with the
-program. A long one is cut, and counts as the share of its batches that were seen.
+program. Of a long one the pass over a data loader is cut, counts as the share of its batches that were seen, and the
+program goes on behind it: there is its checkpoint. Where no loader is passed over, the program is ended there.
 """
 
 import functools
@@ -20,10 +21,10 @@ from forerun.virtual.live_objects import live_objects
 
 EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
-MOST_SECONDS = 10.0
-"""Of the processor that one rest may take here; the program is stopped then."""
-MOST_LOADER_SECONDS = 6.0
-"""Until passes over data end early: evaluation over many rows is cut, and what follows it is reached."""
+MOST_SECONDS = 6.0
+"""Of the processor that one rest may take here; evaluation over many rows is cut then."""
+ENDED_AFTER = 1.5
+"""Times as long, where nothing could be cut."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class LoopRest:
     """Of checkpoints that were written in it."""
     seen_share: float = 1.0
     """How much was run here of what is before `cut`."""
+    turn_begin: int = 0
+    """Event behind the last update of another optimizer before that step."""
     cut: int = 0
     """Where a pass over data was ended early."""
     is_last: bool = False
@@ -57,12 +60,15 @@ class RestWatch:
     """What is done in some turns of the loops only."""
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
+    ended_at: str = ""
+    """Line of the loop or branch in whose rest the program was ended, of which no share is known."""
     _ended: set[str] = field(default_factory=set)
     end_of_run: RunEnd = field(default_factory=RunEnd)
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)
     _began: float = 0.0
     _cut: int = 0
+    _seen_share: float = 1.0
 
     def turns_again(self, event: int) -> bool:
         """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
@@ -77,37 +83,58 @@ class RestWatch:
         self._ended.add(line)
         self._line, self.is_open = line, True
         self._begin, self._began = (event, saved_bytes), time.process_time()
+        self._seen_share, self._cut = 1.0, 0
+        return True
+
+    def cuts(self, loader: WatchedLoader, fetched: list[WatchedLoader], event: int) -> bool:
+        """Whether a pass over a loader, of which the rest has some batches, is ended at an event of the trace.
+
+        What follows has its own time.
+        """
+        count = sum(each is loader for each in fetched) if self.is_too_long else 0
+        if not count or not loader.batches:
+            return False
+        self._began, share = time.process_time(), min(1.0, count / loader.batches)
+        if not self.branches.note_share(share):
+            self._seen_share, self._cut = min(self._seen_share, share), event
         return True
 
     @property
     def is_too_long(self) -> bool:
-        """Whether it takes so long that the program is stopped."""
+        """Whether it takes so long that it is cut."""
         return self.is_open and time.process_time() - self._began > MOST_SECONDS
 
-    def cuts_pass(self, event: int) -> bool:
-        """Whether it takes so long that a pass over data ends early, at an event."""
-        if not self.is_open or time.process_time() - self._began < MOST_LOADER_SECONDS:
-            return False
-        self._cut = event
-        return True
+    @property
+    def is_endless(self) -> bool:
+        """Whether it takes so long that the program is ended."""
+        return self.is_open and time.process_time() - self._began > ENDED_AFTER * MOST_SECONDS
 
-    def end(self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader]) -> None:
+    def end(
+        self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader], turn_begin: int = 0
+    ) -> None:
         """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
         if not self.is_open:
             return
-        share, cut = 1.0, next((each for each in fetched if each.is_cut), None)
-        if cut is None and fetched and self.is_too_long and not has_step:
-            cut = fetched[-1]
-        if cut is not None and cut.batches:
-            share = min(1.0, sum(each is cut for each in fetched) / cut.batches)
-        (begin, before), cut_at, self.is_open, self._cut = self._begin, self._cut or event, False, 0
-        is_last, saved = self._line == self.end_of_run.line, saved_bytes - before
+        share = self._seen_share
+        if self.is_too_long and not has_step and fetched and fetched[-1].batches:
+            share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+        runs = self.branches.runs
+        if self.is_endless and not has_step and share == 1.0 and all(run.seen_share == 1.0 for run in runs[-1:]):
+            self.ended_at = self._line or "".join(run.line for run in runs[-1:])
+        (begin, before), self.is_open = self._begin, False
+        is_last, saved, cut = self._line == self.end_of_run.line, saved_bytes - before, self._cut or event
         if self._line != EXTRA_TURN:
-            self.rests.append(LoopRest(self._line, begin, event, has_step, saved, share, cut_at, is_last))
+            rest = LoopRest(self._line, begin, event, has_step, saved, share, turn_begin, cut, is_last)
+            self.rests.append(rest)
 
 
-def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]) -> dict[str, Any]:
-    """What decides the branches of a marked module; `watch` gives that of the loop that is running."""
+def branch_names(
+    watch: Callable[[], RestWatch], now: Callable[[], BranchMoment], fetched: Callable[[], list[WatchedLoader]]
+) -> dict[str, Any]:
+    """What decides the branches of a marked module; `watch` gives that of the loop that is running.
+
+    `fetched` has the loader of each batch of its step so far: those of a branch, such as an evaluation, are none of it.
+    """
 
     def remainder(counter: Any, period: Any, line: str, *, is_cycle: bool) -> Any:
         return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)
@@ -115,11 +142,16 @@ def branch_names(watch: Callable[[], RestWatch], now: Callable[[], BranchMoment]
     def takes(is_due: Any, line: str, loop: str) -> bool:
         return watch().branches.takes(is_due, line, loop, now(), is_extra=watch().is_open)
 
+    def is_over(line: str) -> None:
+        count, batches = watch().branches.is_over(line, now(), is_cut=watch().is_too_long), fetched()
+        if count and not watch().is_open:  # how much of a rest was run shows by all of its batches
+            del batches[-count:]
+
     return {
         REMAINDER: functools.partial(remainder, is_cycle=False),
         CYCLE: functools.partial(remainder, is_cycle=True),
         TAKES: takes,
-        IS_OVER: lambda line: watch().branches.is_over(line, now(), is_cut=watch().is_too_long),
+        IS_OVER: is_over,
     }
 
 

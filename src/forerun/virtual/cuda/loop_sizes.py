@@ -141,3 +141,27 @@ def _holds(test: ast.expr, loop: ast.For, value: Any, names: Mapping[str, Any]) 
 def name_of(node: ast.expr) -> str:
     """The last name of a called function as it is written; empty where it is no name."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def steps_with_the_rest(loop: ast.AST) -> bool:
+    """Whether a loop over batches updates behind its last one, too: `if (i + 1) % 4 == 0 or i + 1 == len(loader):`.
+
+    The condition may have a name, or be that of the turns which are left out (`continue`).
+    """
+    names = {
+        target.id: each.value
+        for each in ast.walk(loop)
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    for branch in (each for each in ast.walk(loop) if isinstance(each, ast.If)):
+        test = names.get(branch.test.id) if isinstance(branch.test, ast.Name) else branch.test
+        leaves = isinstance(branch.body[-1], ast.Continue)
+        calls = (each.func for part in branch.body for each in ast.walk(part) if isinstance(each, ast.Call))
+        joins = ast.And if leaves else ast.Or
+        if (leaves or "step" in map(name_of, calls)) and isinstance(test, ast.BoolOp) and isinstance(test.op, joins):
+            counts = [any(isinstance(each, ast.Mod) for each in ast.walk(part)) for part in test.values]
+            if any(counts) and not all(counts):
+                return True
+    return False

@@ -34,6 +34,8 @@ class StepSpan:
     """The data loader of each batch that was made in it."""
     backward_lines: tuple[str, ...] = ()
     """The line of the program of each of its backward passes whose gradients add up in its update."""
+    turn_begin: int = 0
+    """Event at which the loop's turn begins that its update is in: behind `begin` where other optimizers follow it."""
 
     @property
     def turns_of_loaders(self) -> dict[str, int]:
@@ -105,9 +107,20 @@ def samples_given(values: Iterable[Any]) -> int:
     Detectors are given a list of pictures, which differ in size; a list of whole batches is none.
     """
     values = list(values)
-    rows = next((tensor.shape[0] for tensor in tensors_given(values) if tensor.dim() > 0), 0)
+    rows = next((_rows_of(tensor) for tensor in tensors_given(values) if tensor.dim() > 0), 0)
     lists = (value for value in values if isinstance(value, list) and value and all(map(_is_sample, value)))
     return rows or len(next(lists, []))
+
+
+def _rows_of(tensor: torch.Tensor) -> int:
+    """Rows of a tensor, and under `torch.func.vmap` those of each of its turns: it shows one of them."""
+    rows, wrapping = tensor.shape[0], torch._C._functorch  # type: ignore[attr-defined]
+    while wrapping.is_functorch_wrapped_tensor(tensor):
+        inner = wrapping.get_unwrapped(tensor)
+        if wrapping.is_batchedtensor(tensor):
+            rows *= inner.shape[wrapping.maybe_get_bdim(tensor)]
+        tensor = inner
+    return rows
 
 
 def _is_sample(value: Any) -> bool:

@@ -134,7 +134,7 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         watcher.goes_on_behind,
         last_part,
         lambda stop, frame: trains_again(following, stop, frame),
-        branch_names(lambda: watcher.between, lambda: _moment(watcher)),
+        branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched),
         others := training_names(file),
         watcher.loop_counts,
     )
@@ -209,7 +209,8 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
     card = session.card
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
     session.compiling.on_call = watcher.count_graph
-    session.loaders.ends_early = lambda: watcher.between.cuts_pass(len(session.recorder.trace.events))
+    loaders, events = session.loaders, session.recorder.trace.events
+    loaders.ends = lambda loader: watcher.between.cuts(loader, loaders.fetched, len(events))
     return watcher
 
 

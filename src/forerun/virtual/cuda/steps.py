@@ -31,7 +31,7 @@ from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.shadow import tensors_in
 from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
-from forerun.virtual.cuda.update_parts import UpdateParts
+from forerun.virtual.cuda.update_parts import OtherUpdates, UpdateParts
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
@@ -41,8 +41,6 @@ STEPS_OF_GROWTH = 5
 """Steps that are seen of a program whose memory grows: enough to tell that it goes on."""
 MOST_STEPS = 12
 """A program whose steps never repeat, such as one with rows of all lengths, is stopped after so many."""
-MOST_FOREIGN_STEPS = 12
-"""Of other optimizers in a row; then the loop of the one that ended steps is over, and another loop trains."""
 MOST_SECONDS_BETWEEN = 60.0
 """Of the processor, between two training loops: evaluations in full, say. Then the program is stopped there."""
 MOST_MICRO_BATCHES, MOST_OPERATORS = 32, 150_000
@@ -92,8 +90,7 @@ class StepWatcher:
     )
     """How many steps there were when each optimizer was made."""
     _parts: UpdateParts = field(default_factory=UpdateParts)
-    _foreign_steps: int = 0
-    """Steps of other optimizers since the last one of that which ends steps."""
+    _others: OtherUpdates = field(default_factory=OtherUpdates)
     _loop_began: float | None = None
     """Seconds of the processor when a later loop was awaited; None: its first step is there."""
     _begin: int = 0
@@ -140,7 +137,7 @@ class StepWatcher:
         self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
         self._made_after.clear()
         self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
-        self._foreign_steps, self._loop_began, self.between = 0, time.process_time(), RestWatch()
+        self._others, self._loop_began, self.between = OtherUpdates(), time.process_time(), RestWatch()
         self._follow()
         return True
 
@@ -168,13 +165,15 @@ class StepWatcher:
         if not self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes()):
             return False
         finish_scalers()
+        self._others.is_awaited = False
         if not self._keeps_gradients:  # the program clears them after each update, and its loop was ended before that
             self.updated.clear_gradients()
         return True
 
     def _end_rest(self, *, has_step: bool) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
-        self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched)
+        turn = self._others.turn_begin
+        self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched, turn_begin=turn)
 
     def __exit__(self, *exception: object) -> None:
         self._end_hand_step()
@@ -188,7 +187,7 @@ class StepWatcher:
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
-            if is_late or (self._depth == 0 and self.between.is_too_long):
+            if is_late or (self._depth == 0 and self.between.is_endless):
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
@@ -254,19 +253,15 @@ class StepWatcher:
             is_new = self._made_after.get(optimizer, 0) == len(self.spans) > 0
             is_heir = is_new and (updated == self._anchored or self.between.is_open)  # the next fold has another model
             has_failed = self._anchor is not None and self._anchor() is None and not self.spans  # out of memory, say
-            if self._anchor is not None and not is_heir and not has_failed and not self._is_over():
+            is_other = self._anchor is not None and not is_heir and not has_failed
+            if is_other and not (self._others.are_too_many() and self.next_loop()):  # then another loop has begun
                 return False
             self._anchor, self._anchored = weakref.ref(optimizer), updated
-        self._foreign_steps = 0
+        self._others.next_step()
         return True
 
     def _is_anchor(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._anchor is not None and self._anchor() is optimizer
-
-    def _is_over(self) -> bool:
-        """Whether others have stepped so often that the loop must be over; then the next one has begun."""
-        self._foreign_steps += 1
-        return self._foreign_steps > MOST_FOREIGN_STEPS and self.next_loop()
 
     def _count(self, module: int, inputs: list[Any]) -> None:
         ids = [tensor for tensor in tensors_given(inputs) if tensor.dim() == 2 and not tensor.is_floating_point()]
@@ -346,6 +341,8 @@ class StepWatcher:
         if made_inside:
             self.without_gradient = [each for each in self.without_gradient if each.grad is None]
             self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
+        if not self._is_anchor(optimizer) and self._others.end_turn(len(self.recorder.trace.events)):
+            raise ProgramStopped
         if self._is_anchor(optimizer) and self._parts.is_whole(self.spans, self._backward_lines, self._calls):
             self._end_or_stop()
 
@@ -354,7 +351,8 @@ class StepWatcher:
         if self.is_announced:
             return
         self.end_step()
-        if self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin)):
+        is_over = self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin))
+        if is_over and not self._others.awaits():
             raise ProgramStopped
 
     def end_step(self, progress: Progress | None = None) -> None:
@@ -377,7 +375,8 @@ class StepWatcher:
             samples = sum(loader.rows for loader in fetched)
             samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
-        self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines))
+        turn = max(self._begin, self._others.turn_begin)
+        self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn))
         self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
@@ -386,7 +385,8 @@ class StepWatcher:
         loaders, lines, batches = span.turns_of_loaders, span.backward_lines, len(span.fetched)
         turns, counters = loaders | self.loop_counts, self.between.counters
         again = {"has_turned": has_turned, "has_repeated": len(self.spans) > 2 and not has_turned}
-        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, **again)
+        by_branch = self.between.branches.turns_of_a_step
+        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, by_branch, **again)
 
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):

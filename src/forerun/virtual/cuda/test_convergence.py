@@ -74,6 +74,27 @@ def test_a_loop_that_ends_otherwise_is_left_to_do_so(body, turns, tmp_path):
     assert not any("has converged" in line for line in assumed)
 
 
+SOLVER = """
+def reach(time, until):
+    global turns
+    while until > time:
+        time = time + 0.5 * (x * x).mean()
+        turns += 1
+    return time
+times = torch.linspace(0.0, 30.0, 21, dtype=torch.float64, device="cuda")
+now = times[0]
+for until in times[1:]:
+    now = reach(now, until)
+    assert now >= until
+    assert now - until < 0.5
+"""
+
+
+def test_a_solver_goes_on_until_its_time_is_that_asked_for(tmp_path):
+    """How far a step goes is not known, and taken for one number; where it ends follows from that."""
+    assert turns_of(SOLVER, tmp_path)[0] == 60
+
+
 def test_nothing_is_endless(tmp_path):
     """Two questions, of which none alone ends the loop."""
     body = "while (x.sum() > 0).item() or turns < 0:\n    turns += 1\n"

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
 from forerun.virtual.cuda import steps
-from forerun.virtual.cuda.later_loops import compiled, names_for
+from forerun.virtual.cuda.later_loops import compiled, names_for, trains_by
 from forerun.virtual.cuda.launchers import parse_command
 
 
@@ -72,6 +72,8 @@ def did(script: str, library: str = "") -> list[str]:
         ("train(1)\nscaler = StandardScaler().fit(did)\nmodel.train()", [1, "stopped"]),
         ("def batch():\n  train(1)\n  train(2)\nfor row in range(3):\n  batch()", [1, "stopped"]),
         ("def batch():\n  train(1)\n  train(2)\nwhile True:\n  batch()\nonce()", [1, "once", "stopped"]),
+        ("class Agent:\n  def learn(self, what):\n    train(what)\nagent = Agent()\nagent.learn(1); agent.learn(2)",
+         [1, 2, "stopped"]),
         ("trainer = Trainer(1)\nresult = trainer.train()\ndid.append('saved')", [1, "stopped"]),
         ("try:\n  train(1)\nfinally:\n  did.append('closed')\ntrain(2)", [1, "closed", 2, "stopped"]),
         ("if did:\n  train(1)\nelse:\n  train(2)\ndid.append('evaluated')", [2, "stopped"]),
@@ -79,6 +81,14 @@ def did(script: str, library: str = "") -> list[str]:
 )  # fmt: skip
 def test_the_script_goes_on_where_more_training_follows(script, expected):
     assert did(script) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "is_training"),
+    [("agent.learn", True), ("learn", True), ("agent.act", False), ("bar.update", False), ("model.train", False)],
+)
+def test_methods_of_the_scripts_classes_train_where_no_others_have_their_names(call, is_training):
+    assert trains_by(call, {"learn", "update", "train"}) is is_training
 
 
 def test_a_loop_that_may_not_end_stops_the_script():

@@ -40,6 +40,23 @@ def test_epochs_times_batches(tmp_path):
     assert length_in(tmp_path, code, batches=4).steps == 3 * 2  # four batches a step; the rest of an epoch is left
 
 
+@pytest.mark.parametrize(
+    ("update", "steps"),
+    [
+        ("if (i + 1) % 4 == 0: optimizer.step()", 2),
+        ("if (i + 1) % 4 == 0 or i + 1 == len(loader): optimizer.step()", 3),
+        ("is_due = i == len(loader) - 1 or i % 4 == 3\n    if is_due: optimizer.step()", 3),
+        ("if (i + 1) % 4 and i + 1 < len(loader): continue\n    optimizer.step()", 3),
+        ("if i % 4 == 3: optimizer.step()\n    if i % 9 == 0 or i == 3: print(i)", 2),
+        ("if i % 4 == 3 or i % 3 == 0: optimizer.step()", 2),
+    ],
+)
+def test_the_last_batches_make_a_step_where_the_condition_says_so(tmp_path, update, steps):
+    head = "class optimizer: step = staticmethod(lambda: None)\nloader = list(range(10))\n"
+    code = f"{head}for i, batch in enumerate(loader):\n    {update}\n    step()\n"
+    assert length_in(tmp_path, code, batches=4).steps == steps
+
+
 def test_loops_over_what_their_own_line_makes(tmp_path):
     code = """
     for rate in (0.1 * 2, 0.01):

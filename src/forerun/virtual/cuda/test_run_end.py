@@ -171,7 +171,8 @@ def test_a_long_evaluation_is_cut_and_what_follows_it_is_reached(tmp_path, monke
     torch.save(model.state_dict(), "model.pt")
     """
     whole, _ = forecast_of(tmp_path, evaluated)
-    monkeypatch.setattr(loop_rests, "MOST_LOADER_SECONDS", -1.0)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(loop_rests, "ENDED_AFTER", -100.0)
     cut, run = forecast_of(tmp_path, evaluated)
     (rest,) = run.watcher.between.rests
     assert rest.seen_share == 0.01
@@ -181,7 +182,8 @@ def test_a_long_evaluation_is_cut_and_what_follows_it_is_reached(tmp_path, monke
 
 def test_loaders_of_steps_are_not_cut(tmp_path, monkeypatch):
     """Two micro-batches a step, behind an evaluation that takes long."""
-    monkeypatch.setattr(loop_rests, "MOST_LOADER_SECONDS", -1.0)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(loop_rests, "ENDED_AFTER", -100.0)
     head = HEAD[: HEAD.index("for step")]
     trains = """
     for epoch in range(2):

@@ -81,7 +81,27 @@ def test_a_branch_that_is_not_due_is_taken_once_in_an_extra_turn():
         ([(0, 5, 3)], None, 0),
         ([(0, 2000, 0), (1, 2000, 1)], None, 0),
         ([], 12, 0),
+        ([(1, 500, 0), (900, 500, 0), (905, 500, 1), (910, 500, 2)], None, 10),  # what came before the first step
     ],
 )
 def test_how_often_a_branch_is_taken_follows_from_its_counter(readings, turns, times):
     assert TurnBranches(counts={RUN.line: readings}).times(RUN, 1000, turns) == times
+
+
+@pytest.mark.parametrize(
+    ("readings", "turns"),
+    [
+        (
+            [(frame, 4, max(0, (frame - 1) // 4 - 25)) for frame in range(101, 113)],
+            4,
+        ),  # a replay buffer was filled first
+        ([(100, 5, 0), *((turn, 5, 1) for turn in range(101, 106))], 5),  # the first turn that counts is due
+        ([(turn, 5, turn) for turn in range(4)], 1),  # a generator's, beside its critic's steps
+        ([(rows, 64, (rows - 1) // 64) for rows in range(16, 200, 16)], 4),
+    ],
+)
+def test_a_branch_that_makes_all_steps_says_how_many_turns_one_takes(readings, turns):
+    branches = TurnBranches(cycles={"train.py:5": readings})
+    assert branches.turns_of_a_step("train.py", 2, 9) == turns
+    assert branches.turns_of_a_step("train.py", 6, 9) == 1
+    assert branches.turns_of_a_step("other.py", 2, 9) == 1

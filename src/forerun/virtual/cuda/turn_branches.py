@@ -65,6 +65,7 @@ class TurnBranches:
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
+    _seen_share: float = 1.0
     _left: tuple[str, BaseException | None] = ("", None)
     """The line of the branch that ended last, and the exception that ended it."""
 
@@ -86,6 +87,20 @@ class TurnBranches:
             if last > first and (steps := round(period * (now - before) / (last - first))) > 1:
                 cycles[line] = steps
         return cycles
+
+    def turns_of_a_step(self, path: str, first: int, last: int) -> int:
+        """Turns of a loop, from the `first` line of a file to its `last`, that one optimizer step takes.
+
+        By a branch in it that makes all of the steps, every so many turns; 1 where there is none.
+        """
+        for line, readings in self.cycles.items():
+            name, _, number = line.rpartition(":")
+            (start, period, before), (end, _, now) = readings[0], readings[-1]
+            rise = (end - start) / max(1, len(readings) - 1)
+            is_inside = name == path and first <= int(number) <= last and rise > 0
+            if is_inside and (now - before) * period <= end - start:  # steps come no more often than it is due
+                return max(1, round(period / rise))
+        return 1
 
     @property
     def cycle_steps(self) -> int:
@@ -129,31 +144,44 @@ class TurnBranches:
             return False
         if is_extra:
             self._once.add(line)
-        self._open = line, loop, now
+        self._open, self._seen_share = (line, loop, now), 1.0
         return True
 
-    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> None:
-        """The branch at `line` has come to its end, or was left."""
+    def note_share(self, share: float) -> bool:
+        """A share of a pass over a loader was run here; returns whether a branch made it."""
+        if self._open is not None:
+            self._seen_share = min(self._seen_share, share)
+        return self._open is not None
+
+    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> int:
+        """The branch at `line` has come to its end, or was left; returns how many batches were made in it."""
         if self._open is None or self._open[0] != line:
-            return
+            return 0
         self._left = line, sys.exception()
         (_, loop, start), self._open = self._open, None
-        share = 1.0
+        share = self._seen_share
         fetched = now.fetched[len(start.fetched) :]
         if is_cut and fetched and fetched[-1].batches:
-            share = min(1.0, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+            share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         saved_bytes = now.saved_bytes - start.saved_bytes
         self.runs.append(BranchRun(line, loop, start.events, now.events, saved_bytes, share))
+        return len(fetched)
 
     def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
         """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""
         readings = self.counts.get(run.line, [])
         if not readings:
             return 0
-        (first, _, before), (last, period, now) = readings[0], readings[-1]
+        (first, _, before), (last, period, now) = _while_training(readings)
         if now > before:
             return int(steps * (last - first) / (now - before)) // period
         return 0 if turns is None else turns // period
+
+
+def _while_training(readings: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Two readings of a counter, by which it rises with the steps: those before the first may have warmed up."""
+    begins = [each for each, before in zip(readings[1:], readings, strict=False) if each[2] > before[2]]
+    return (begins[0], begins[-1]) if len(begins) > 1 else (readings[0], readings[-1])
 
 
 def mark_branches(tree: ast.AST, name: str, functions: set[str], is_loop: Callable[[ast.AST], bool]) -> bool:
