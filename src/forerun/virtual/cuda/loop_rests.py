@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from forerun.trace import Trace
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.run_end import RunEnd
@@ -23,6 +24,8 @@ EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 6.0
 """Of the processor that one rest may take here; evaluation over many rows is cut then."""
+UNSCALES = "_amp_foreach_non_finite_check_and_unscale"
+"""The operator of a loss scaler."""
 ENDED_AFTER = 1.5
 """Times as long, where nothing could be cut."""
 
@@ -155,7 +158,9 @@ def branch_names(
     }
 
 
-def finish_scalers() -> None:
+def finish_scalers(trace: Trace) -> None:
     """Let loss scalers begin a step anew: the loop was ended inside of their `step`, and they were not updated."""
+    if not any(UNSCALES in call.name for call in trace.calls):
+        return  # to look for live ones takes 50 ms
     for scaler in live_objects(torch.amp.GradScaler):
         scaler._per_optimizer_states.clear()  # as its `update` does (torch/amp/grad_scaler.py, 2.13)

@@ -9,21 +9,28 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import util
 from typing import Any
 
 import forerun
+from forerun.virtual.put_back import replaced_everywhere
 
 MOST_SECONDS = 15.0
 """Of the clock; it may wait for a person, or for visitors."""
 CHECK_SECONDS = 0.1
-STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
-CONNECTS = {"socket.connect", "socket.sendto"}
-"""Audit events (Python's documentation, audit events table, 3.11)."""
+STARTS = (
+    (os, "system"), (os, "fork"), (os, "forkpty"), (os, "posix_spawn"), (os, "posix_spawnp"), (os, "execv"),
+    (os, "execve"), (subprocess.Popen, "__init__"), (util, "spawnv_passfds"),
+)  # fmt: skip
+"""What every other way of starting a program comes down to in Python's library."""
+CONNECTS = ("connect", "connect_ex", "sendto")
+"""Methods of a socket that are given an address, as their last argument."""
 LOOPBACK = ("127.", "localhost", "::1")
 OURS = os.path.dirname(forerun.__file__)
 
@@ -51,10 +58,6 @@ class RunEnd:
         raise self.stopped
 
 
-_running: list[RunEnd] = []
-_is_auditing: list[bool] = []
-
-
 @contextlib.contextmanager
 def bounded(end: RunEnd) -> Iterator[None]:
     """What the program does meanwhile ends at another process, another machine, or when it takes too long.
@@ -78,28 +81,33 @@ def bounded(end: RunEnd) -> Iterator[None]:
             is_over.wait(CHECK_SECONDS)
 
     signal.signal(signal.SIGUSR2, interrupt)
-    if not _is_auditing:
-        sys.addaudithook(_audit)  # for the life of the process
-        _is_auditing.append(True)
-    _running.append(end)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        yield
+        with replaced_everywhere(_guards(end)):
+            yield
     finally:
         is_over.set()
         watcher.join()  # no signal of it comes later, which would end the process
-        _running.remove(end)
         signal.signal(signal.SIGUSR2, before if before is not None else signal.SIG_DFL)
 
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if not _running:
-        return
-    if event in STARTS:
-        _running[-1].stop("starts another process")
-    if event in CONNECTS and _is_elsewhere(*args[:2]):
-        _running[-1].stop("connects to another machine")
+def _guards(end: RunEnd) -> list[tuple[Any, str, Any]]:
+    """Functions that end the program, each as owner, name and value."""
+
+    def starting(*_: Any, **__: Any) -> None:
+        end.stop("starts another process")
+
+    def connecting(original: Any) -> Any:
+        def call(own: socket.socket, *args: Any) -> Any:
+            if _is_elsewhere(own, args[-1]):
+                end.stop("connects to another machine")
+            return original(own, *args)
+
+        return call
+
+    connects = [(socket.socket, name, connecting(getattr(socket.socket, name))) for name in CONNECTS]
+    return [*((owner, name, starting) for owner, name in STARTS), *connects]
 
 
 def _is_elsewhere(own: socket.socket, address: Any) -> bool:

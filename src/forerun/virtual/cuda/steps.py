@@ -164,7 +164,7 @@ class StepWatcher:
             return False
         if not self.between.begin(line, len(self.recorder.trace.events), self.saved_bytes()):
             return False
-        finish_scalers()
+        finish_scalers(self.recorder.trace)
         self._others.is_awaited = False
         if not self._keeps_gradients:  # the program clears them after each update, and its loop was ended before that
             self.updated.clear_gradients()
