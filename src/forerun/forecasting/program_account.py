@@ -36,12 +36,14 @@ class ProgramAccount:
     device: Device
     command: str
     steps: tuple[StepEvents, ...]
+    end: int = 0
+    """Event of the trace at which ends what follows the last step; 0 where nothing does."""
 
     @property
     def stop(self) -> int:
         """Event of the trace at which the program's own work ends: what follows only tears it down."""
         if self.steps:
-            return self.steps[-1].end
+            return max(self.steps[-1].end, self.end)
         return self.trace.failures[-1][0] if self.trace.failures else len(self.trace.events)
 
     @cached_property
@@ -96,4 +98,5 @@ def account_of(run: "ProgramRun", device: Device, command: str, card: int = 0) -
     watcher = run.watcher
     warm_from = watcher.warm_from if watcher.spans else 0
     steps = tuple(StepEvents(span.begin, span.end, number >= warm_from) for number, span in enumerate(watcher.spans))
-    return ProgramAccount(run.session.recorder.trace.on_card(card), device, command, steps)
+    end = max((rest.end for rest in watcher.between.rests if rest.is_last), default=0)
+    return ProgramAccount(run.session.recorder.trace.on_card(card), device, command, steps, end)

@@ -14,6 +14,8 @@ from forerun.units import GIB, KIB, MIB
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 92, 12, 14, 28
 TICKS = 4
+NAME_HEIGHT = 15
+"""Of the name of a mark, in pixels."""
 MARKED = 12
 """Most points that a line marks with dots, so that a reader sees where nothing was measured."""
 MOMENT_ROOM = 90
@@ -188,10 +190,13 @@ def draw_stack(view: StackView, show_x: Callable[[float], str], show_y: Callable
         lower_edge = [f"{x},{view.up.pixel(y)}" for x, y in zip(reversed(xs), reversed(layer.lower), strict=True)]
         parts.append(f'<polygon class="{layer.style}" points="{" ".join([*upper_edge, *lower_edge])}"/>')
     parts += _moments(view)
-    for name, value in view.marks:
+    above = -math.inf
+    for name, value in sorted(view.marks, key=lambda mark: -mark[1]):
         y = view.up.pixel(value)
         parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{y - 4}" text-anchor="end">{escape(name)}</text>')
+        place = y - 4 if y - above > NAME_HEIGHT else y + NAME_HEIGHT  # else it would touch the one above
+        parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="{place}" text-anchor="end">{escape(name)}</text>')
+        above = y
     return _svg(view.title, view.description, parts)
 
 

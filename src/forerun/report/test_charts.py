@@ -58,6 +58,12 @@ def test_layers_stack_and_far_marks_are_left_out():
     assert len(ET.fromstring(draw_stack(view, str, str)).findall("polygon")) == 2
 
 
+def test_names_of_marks_that_are_close_do_not_touch():
+    view = stack_view("M", "d", [0, 1], [("a", "a", [100, 96])], [("peak", 96.0), ("capacity", 99.0)])
+    texts = {each.text: float(each.get("y")) for each in ET.fromstring(draw_stack(view, str, str)).iter("text")}
+    assert texts["peak"] - texts["capacity"] > 15
+
+
 def test_names_are_escaped():
     view = stack_view("<b>", "d", [0, 1], [("a", "a", [1, 2])], [("<script>", 1.0)])
     assert "<script>" not in draw_stack(view, str, str)

@@ -24,6 +24,13 @@ def _in_phase(recorder: Recorder, phase: tuple[Phase, int], closure: Callable[..
     return call
 
 
+def own_alive(recorder: Recorder, storages: range) -> None:
+    """Let what is alive of some storages and has no owner be other memory."""
+    for index in recorder.alive() & set(storages):
+        if recorder.trace.storages[index].owner is None:
+            recorder.trace.storages[index].owner = Category.OTHER
+
+
 class _LongLived:
     """What a program has on the card beside its steps: its data, averages of weights, a queue. It is no activation.
 
@@ -45,10 +52,7 @@ class _LongLived:
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
         elif self._storages > 0:
-            for index in self._recorder.alive():
-                storage = self._recorder.trace.storages[index]
-                if index < self._storages and storage.owner is None:
-                    storage.owner = Category.OTHER
+            own_alive(self._recorder, range(self._storages))
             self._storages = -1
 
 

@@ -43,7 +43,7 @@ from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
-from forerun.virtual.phases import recognising_phases
+from forerun.virtual.phases import own_alive, recognising_phases
 from forerun.virtual.process_state import convolutions_use_tf32, process_state_put_back, products_use_tf32
 from forerun.virtual.put_back import put_back_everywhere
 
@@ -127,6 +127,8 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
             return False
         watcher.between.end_of_run = RunEnd(line, stopped=ProgramStopped)
         stack.enter_context(bounded(watcher.between.end_of_run))
+        first = len(watcher.recorder.trace.storages)  # what it collects there is no activation
+        stack.callback(lambda: own_alive(watcher.recorder, range(first, len(watcher.recorder.trace.storages))))
         return True
 
     loops = ScriptLoops(

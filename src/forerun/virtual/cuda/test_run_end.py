@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from forerun.forecasting.program import forecast_program
+from forerun.forecasting.program_account import account_of
 from forerun.hardware.catalogue import device
 from forerun.virtual.cuda import loop_rests, run_end
 from forerun.virtual.cuda.launchers import parse_command
@@ -80,6 +81,7 @@ def test_memory_that_only_the_end_needs_is_in_the_peak(tmp_path):
     much = "torch.empty({}, dtype=torch.uint8, device='cuda')"
     forecast, _ = forecast_of(tmp_path, f"scores = {much.format(8 * 2**30)}")
     assert forecast.memory.peak_allocated_bytes > 8 * 2**30
+    assert forecast.memory.breakdown.other_bytes > 8 * 2**30
     assert any("peaks behind the last loop, at train.py:13, 8.00 GiB above" in text for text in forecast.warnings)
     script = tmp_path / "train.py"
     script.write_text(HEAD + f"scores = {much.format(20 * 2**30)}")
@@ -89,6 +91,8 @@ def test_memory_that_only_the_end_needs_is_in_the_peak(tmp_path):
     assert run.out_of_memory is not None
     assert run.out_of_memory.line == "train.py:15"
     assert any("when all steps are made" in text for text in forecast.warnings)
+    account = account_of(run, device("t4"), "python train.py")
+    assert account.stop > account.steps[-1].end  # the page shows what ran out
 
 
 @pytest.mark.parametrize(
