@@ -5,6 +5,7 @@ A script's loop may call what another of its files defines, of a model that it d
 """
 
 import ast
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,14 @@ def _files_of(root: Path, name: str) -> Iterator[Path]:
     if name and module.is_file() and not is_library(str(module)):
         yield module
     if package.is_dir() and not is_library(f"{package}/"):
-        folders = os.walk(package) if name else [(str(root), [], os.listdir(root))]
-        paths = (Path(folder, file) for folder, _, names in folders for file in sorted(names) if file.endswith(".py"))
-        yield from (path for _, path in zip(range(MOST_FILES), paths, strict=False))
+        paths = _files_below(package) if name else sorted(root.glob("*.py"))
+        yield from itertools.islice(paths, MOST_FILES)
+
+
+def _files_below(package: Path) -> Iterator[Path]:
+    """A package's files; a folder without any is none of it but pictures, say, which may be millions."""
+    for folder, folders, names in os.walk(package):
+        files = sorted(name for name in names if name.endswith(".py"))
+        if not files:
+            folders.clear()
+        yield from (Path(folder, name) for name in files)

@@ -64,6 +64,15 @@ def test_files_that_import_one_another(tmp_path):
     assert training_names(str(tmp_path / "train.py")) == {"epoch", "one"}
 
 
+def test_folders_of_data_beside_a_module_of_their_name_are_not_walked_through(tmp_path):
+    (tmp_path / "train.py").write_text("import data\n")
+    (tmp_path / "data.py").write_text("def one(): loss.backward()\n")
+    deep = tmp_path / "data" / "pictures" / "cats"
+    deep.mkdir(parents=True)
+    (deep / "no_part.py").write_text("def two(): loss.backward()\n")
+    assert training_names(str(tmp_path / "train.py")) == {"one"}
+
+
 def test_loops_over_what_another_file_trains_are_followed(folder):
     """As CycleGAN's script has it: its evaluations and checkpoints were not seen."""
     command = ["python", str(folder / "train.py")]
