@@ -4,6 +4,7 @@ What torchrun starts imports both for each rank, five seconds of a core; a test 
 """
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import runpy
@@ -42,13 +43,14 @@ def run_ranks(script: Path, world: int, *arguments: str, timeout: float = 240) -
             if any(rank.exitcode for rank in ranks):
                 break
             ranks[0].join(0.02)
-        failures = [n for n, rank in enumerate(ranks) if rank.exitcode]
+        codes = [rank.exitcode for rank in ranks]
+        failures = [n for n, code in enumerate(codes) if code]
         is_late = any(rank.is_alive() for rank in ranks) and not failures
         for rank in ranks:
             rank.kill()
             rank.join()
         told = Path(f"{texts[failures[0] if failures else 0]}.err").read_text()[-3000:]
-        assert not failures, told
+        assert not failures, f"exit codes by rank: {codes}\n{told}"
         assert not is_late, f"longer than {timeout} s: {told}"
         return "".join(text.read_text() for text in texts)
 
@@ -63,6 +65,7 @@ def _begin(script: str, arguments: list[str], rank: int, world: int, port: int, 
             "RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{world}", "LOCAL_WORLD_SIZE": f"{world}",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}",
         }  # fmt: skip
+    faulthandler.enable()  # what a signal ends says where
     warnings.simplefilter("ignore")
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
