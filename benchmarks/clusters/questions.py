@@ -25,7 +25,8 @@ GPUS = {
     "NVIDIA Blackwell GPU (GB200)": "gb200", "GB300": "gb300", "NVIDIA Blackwell Ultra GPU (GB300)": "gb300",
     "B300": "b300", "MI300X": "mi300x", "MI300X-192GB": "mi300x", "AMD Instinct MI300X 192GB HBM3": "mi300x",
     "AMD Instinct MI325X 256GB HBM3E": "mi325x", "AMD Instinct MI325X 256GB HBM3e": "mi325x",
-    "AMD Instinct MI325X 256GB HBM3E DLC": "mi325x", "AMD Instinct MI355X": "mi355x", "MI355X": "mi355x",
+    "AMD Instinct MI325X 256GB HBM3E DLC": "mi325x", "AMD Instinct MI350X": "mi350x",
+    "AMD Instinct MI355X": "mi355x", "MI355X": "mi355x",
     "NVIDIA L40": "l40", "NVIDIA A30": "a30",
 }  # fmt: skip
 """Names of the sources and of our catalogue. An L40 is no L40S, a GB200 no B200."""

@@ -54,6 +54,11 @@ OLDER_SHARE = {9: 0.35 / 0.7}
 reaches 35 % of an H100's peak (Shah et al. 2024, arXiv:2407.08608, abstract), 70 % of an A100's."""
 OF_BLACKWELL = "attention_blackwell"
 """Curves of kernels written for Ampere on data-centre Blackwell (benchmarks/priors/flash_attention_2.py)."""
+OF_ROCM = "attention_rocm"
+"""Curves of PyTorch's fused kernels on AMD's data-centre GPUs (benchmarks/priors/rocm.py)."""
+ROCM_BACKWARD_SHARE = 0.38
+"""The same ratio of PyTorch's kernels there: 0.81 of AMD's own on an MI300X (AMD-AGI/Primus-Turbo 221d75f1), which cut
+their latency by 47 % forward and 75 % backward (rocm.blogs.amd.com, Deep Dive into Primus, 2026-01-15)."""
 HEAD_ROUNDING = 32
 """Attention kernels are compiled for heads of multiples of this (`headdim_switch`, FlashAttention 2); zeros fill up."""
 CUDNN_IS_NATIVE = (9, 10)
@@ -119,9 +124,14 @@ class PriorCosts:
 
     @property
     def evidence(self) -> str:
-        """ "measured", "architecture" or "unseen": whose products the coefficients come from."""
+        """ "measured", "architecture" or "unseen": how wide the range of time is, by whose products were timed."""
         if self.calibration is not None:
             return "measured"
+        return "unseen" if self.device.is_amd else self._whose  # of AMD one step was compared, whatever was timed
+
+    @property
+    def _whose(self) -> str:
+        """The same, by whose products the coefficients come from."""
         like = example_of(self.device, table()["products"]["tensor"]["lean"])
         return "measured" if like == self.device.name else "architecture" if like else "unseen"
 
@@ -131,7 +141,7 @@ class PriorCosts:
         if self.calibration is not None:
             return "fitted to published timings of operators, calibrated on this device"
         whose = {"measured": "this GPU", "architecture": "a GPU of its architecture", "unseen": "other GPUs"}
-        return f"fitted to published timings of operators on {whose[self.evidence]}, not calibrated here"
+        return f"fitted to published timings of operators on {whose[self._whose]}, not calibrated here"
 
     def host_seconds(self, call: Call) -> float:
         """Time to issue the call, on the host that was measured or the assumed one."""
@@ -349,6 +359,7 @@ class PriorCosts:
         major = (self.device.compute_capability or (0, 0))[0]
         is_cudnn = "cudnn" in call.name and major in CUDNN_IS_NATIVE
         flash = "attention_3" if "_attention_3_" in call.name else OF_BLACKWELL if major == 10 else "attention"
+        flash = OF_ROCM if self.device.is_amd else flash
         kind, is_backward = "attention_cudnn" if is_cudnn else flash, "backward" in call.name
         curve = kind + ("" if has_diagonal(call) else "_bidirectional")
         curve += "_backward" if is_cudnn and is_backward else ""
@@ -361,8 +372,9 @@ class PriorCosts:
         if kind == "attention":
             share *= OLDER_SHARE.get(major, 1.0)
         if is_backward and not is_cudnn:
-            share *= BACKWARD_SHARE.get(major, BACKWARD_ELSEWHERE)
-        if "efficient" in call.name:
+            elsewhere = ROCM_BACKWARD_SHARE if self.device.is_amd else BACKWARD_ELSEWHERE
+            share *= BACKWARD_SHARE.get(major, elsewhere)
+        if "efficient" in call.name and not self.device.is_amd:  # ROCm has one kernel for both
             share *= EFFICIENT_SHARE_OF_FLASH
         skips_half = is_causal(call) and any(kernel in call.name for kernel in HALF_CAUSAL)
         heads = math.ceil(query_of(call).shape[-1] / HEAD_ROUNDING) * HEAD_ROUNDING / query_of(call).shape[-1]

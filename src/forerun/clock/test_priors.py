@@ -1,6 +1,7 @@
 """Costs from priors: published figures, limits by hand, and refusal where there is no peak."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -201,13 +202,28 @@ def test_emulated_bfloat16_is_slower_than_float32(gpu):
     [("a100-80gb", "a100-80gb", "measured"), ("a100-40gb", "a100-80gb", "architecture"), ("t4", "t4", "measured"),
      ("rtx-5090", "rtx-5090", "measured"), ("rtx-3080-12gb", "rtx-3080-10gb", "architecture"), ("rtx-a5500", "a40", "architecture"),
      ("rtx-4080", "rtx-4070-ti-super", "architecture"), ("quadro-rtx-8000", None, "unseen"),
-     ("rtx-pro-5000-48gb", "rtx-pro-6000-server", "architecture"), ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture")],
+     ("rtx-pro-5000-48gb", "rtx-pro-6000-server", "architecture"), ("l4", "l40s", "architecture"), ("h100-pcie", "h200", "architecture"),
+     ("mi300x", "mi300x", "unseen"), ("mi350x", "mi355x", "unseen")],
 )  # fmt: skip
 def test_whose_measurements_are_used_is_said(gpu, like, evidence):
     names = list(table()["products"]["tensor"]["lean"])
     example = example_of(device(gpu), names)
     assert (example == like) or (gpu == "h100-pcie" and example in ("h100-80gb", "h200"))
     assert PriorCosts(device(gpu)).evidence == evidence
+
+
+@pytest.mark.literature
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tera"), [(8192, 28672, 4096, (628.88, 579.77)), (8192, 3584, 18944, (599.57, 464.75))]
+)
+def test_products_on_amd_reach_what_its_libraries_do(m, n, k, tera):
+    """MI300X, two sessions of AMD-AGI/Primus-Turbo; of models that nothing was learned from (benchmarks/priors/rocm.py)."""
+    left, right, out = (
+        TensorSpec(shape, (shape[1], 1), "bfloat16", 2 * math.prod(shape)) for shape in ((m, k), (k, n), (m, n))
+    )
+    call = Call("aten.mm.default", (left, right), (), (left, right), (out,), 2 * m * n * k, left.bytes, out.bytes)
+    reached = call.flops / PriorCosts(device("mi300x")).device_seconds(call) / TERA
+    assert reached == pytest.approx(sum(tera) / 2, rel=0.15)
 
 
 @pytest.mark.literature

@@ -4,13 +4,23 @@ Sources: pytorch/pytorch#172352 and #175253 (wheels of 2.11 for CUDA 12.8 and 13
 those for CUDA 12.6 keep 5.0 to 7.0), #190385 (the proposal to end those with 2.15); read 2026-11-23.
 """
 
+from forerun.clock.alike import example_of
+from forerun.clock.priors import table
 from forerun.hardware.catalogue import OLDEST_CAPABILITY, Device
+from forerun.network.catalogue import fabric_of
 
 AMD = (
-    "{name} is an AMD GPU. Allocator, model and optimizer are as on CUDA; not modelled: kernels and workspaces of "
-    "hipBLASLt, MIOpen and Triton on ROCm, RCCL and the links between cards (collectives are priced at nothing), FP32 "
-    "on matrix cores, bitsandbytes for ROCm. The time is that of other GPUs at this card's peak and bandwidth; the one "
-    "published step that was compared, LLaMA-3-8B by torchtitan on eight MI300X, took 2.6 times as long."
+    "{name} is an AMD GPU. Allocator, model and optimizer are as on CUDA; not modelled: workspaces of hipBLASLt, "
+    "MIOpen's convolutions, Triton on ROCm, FP32 on matrix cores, bitsandbytes for ROCm{links}. {rates}"
+)
+NO_LINKS = ", the links between cards (collectives are priced at nothing)"
+OWN_RATES = (
+    "Products and attention take what AMD's libraries and PyTorch's kernels were seen to take on such cards. The one "
+    "published step that was compared, LLaMA-3-8B by torchtitan on eight MI300X, took 1.11 times as long as forecast."
+)
+RATES_OF_OTHERS = (
+    "Products are those of other GPUs at this card's peak and bandwidth; on an MI300X AMD's libraries took 1.8 times "
+    "as long as that says."
 )
 PLAIN_ATTENTION = (
     "Attention is taken as plain arithmetic (math): PyTorch's fused kernels for this AMD GPU are missing, or off "
@@ -47,7 +57,7 @@ def card_warnings(device: Device) -> list[str]:
     if device.kind == "cpu":
         return []
     name, capability = device.name, device.compute_capability
-    sentences = [AMD.format(name=name)] if device.is_amd else []
+    sentences = [_of_amd(device)] if device.is_amd else []
     if device.is_amd and device.attention == "plain":
         sentences.append(PLAIN_ATTENTION)
     if capability is not None and capability < OLDEST_CAPABILITY:
@@ -65,3 +75,10 @@ def card_warnings(device: Device) -> list[str]:
             f"(forerun gpus --search {name} --json has each rule)."
         )
     return sentences + ([f"{name}: {device.remark}."] if device.remark else [])
+
+
+def _of_amd(device: Device) -> str:
+    """What is as on CUDA, and what is not."""
+    is_measured = example_of(device, table()["products"]["tensor"]["lean"]) is not None
+    links = "" if fabric_of(device.name) else NO_LINKS
+    return AMD.format(name=device.name, links=links, rates=OWN_RATES if is_measured else RATES_OF_OTHERS)

@@ -35,6 +35,8 @@ class Fabric(Record):
     """GPUs that they join; null where it depends on the machine."""
     multicast: bool = False
     """Its switches add up (NVLink SHARP)."""
+    mesh: bool = False
+    """A GPU has a link of its own to each of the others; fewer ranks have fewer of them."""
     shared_bus: bool = False
     """GPUs share bridges of the host."""
     peer_to_peer: bool = True
@@ -115,7 +117,7 @@ def fabric(name: str) -> Fabric:
 
 
 def fabric_of(gpu: str) -> Fabric | None:
-    """Links that GPUs of this catalogue name usually have in one machine; None where nobody knows, as for AMD."""
+    """Links that GPUs of this catalogue name usually have in one machine; None where nobody knows."""
     listed = next((row for row in fabrics() if gpu in row.gpus), None)
     if listed is not None:
         return listed

@@ -15,9 +15,9 @@ from typing import Literal
 
 from forerun.network.algorithms import CollectiveWay, Crossing, Kind, Layout, candidates
 from forerun.network.catalogue import Fabric, Network
-from forerun.network.links import FittedLinks, NetworkCoefficients
+from forerun.network.links import FittedLinks, LinkCoefficients, NetworkCoefficients
 from forerun.network.nccl_tests import MeasuredTable
-from forerun.network.rates import link_rates, network_rates
+from forerun.network.rates import link_rates, network_rates, scale_to_link
 from forerun.records import Record
 
 Basis = Literal["measured", "derived", "table", "carried"]
@@ -72,7 +72,15 @@ class Cluster:
 
     def ways(self, kind: Kind, message_bytes: float, layout: Layout) -> list[CollectiveWay]:
         """Every way in which NCCL may carry it, with its seconds."""
-        return candidates(kind, message_bytes, layout, self._links[0].coefficients, self.crossing(layout))
+        return candidates(kind, message_bytes, layout, self._links_of(layout), self.crossing(layout))
+
+    def _links_of(self, layout: Layout) -> LinkCoefficients:
+        """Links inside a machine as the ranks of a group there have them: of a mesh, those among themselves."""
+        links = self._links[0].coefficients
+        if not self.fabric.mesh or self.fabric.domain is None:
+            return links
+        among = max(1, layout.ranks_per_machine - 1)
+        return scale_to_link(links, min(1.0, among / (self.fabric.domain - 1)))
 
     def price(self, kind: Kind, message_bytes: float, layout: Layout) -> CollectivePrice:
         """The fastest way, and how sure it is.

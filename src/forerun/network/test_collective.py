@@ -7,6 +7,7 @@ from forerun.network.catalogue import fabric, network
 from forerun.network.collective import Cluster, crossing_of
 from forerun.network.links import NetworkCoefficients
 from forerun.network.nccl_tests import MeasuredCurve, MeasuredTable
+from forerun.network.rates import link_rates
 from forerun.units import GIGA, MIB
 
 H100 = Cluster(fabric("nvlink4"), network=network("ib-ndr400"))
@@ -91,3 +92,11 @@ def test_layouts_count_the_groups_beside():
     assert H100.layout(64, 8, ranks_at_once=8).groups == 1
     assert H100.layout(8, 8, ranks_at_once=8).groups == 8
     assert H100.layout(2, 1, ranks_at_once=8).groups == 4
+
+
+def test_in_a_mesh_fewer_ranks_have_fewer_links():
+    """MI300X: 48 of a link's 64 GB/s can be used (rocm.blogs.amd.com, RCCL Bandwidth and xGMI Performance)."""
+    mesh = Cluster(fabric("xgmi-mi300x"))
+    rates = [busbw(mesh, "all_reduce", 4 * GIGA, Layout(ranks)) for ranks in (2, 4, 8)]
+    assert rates == pytest.approx([48, 3 * 48, 7 * 48], rel=0.2)
+    assert link_rates(fabric("xgmi-mi300x"))[1] is False, "derived"
