@@ -5,7 +5,8 @@ there and back (AMD-AGI/Primus-Turbo, MIT: output/baseline_gemm.csv at 221d75f1,
 at ca1f035f; two of its sessions, 7 % apart); "ml-engineering" the best product of two other cards
 (stas00/ml-engineering 744d01e, compute/accelerator, CC BY-SA 4.0, two figures cited); "tinygrad" squares on an RX
 7900 XTX (tinygrad/tinygrad#1000). They say how a GPU leans, as squares of others do (`square.py`); the models of the
-"test" half are only judged.
+"test" half are only judged. `rocm_float8.csv` has products alone in the layout that `torch._scaled_mm` takes (the same
+repository, benchmark/ops/fp8_hipblaslt_results.csv at 176cd137).
 
 `rocm_attention.csv` has TFLOP/s of attention. "aiter" are AMD's own kernels on an MI300X, with a mask and without
 (Primus-Turbo, output/baseline_attention.csv); "pytorch" is PyTorch's kernel on an MI355X, forward
@@ -13,9 +14,9 @@ at ca1f035f; two of its sessions, 7 % apart); "ml-engineering" the best product 
 LLaMA-3.1-70B (`SHARES`). How the rate grows with the length is fitted to the MI300X; the MI355X has a share of its
 own, and the MI300X's ratio of backward to forward.
 
-`--write` writes `lean`, `attention_rocm` and `attention_rocm_bidirectional` of `src/forerun/clock/priors.json`.
-Judged by a published step that nothing here was fitted to: LLaMA-3-8B by torchtitan on eight MI300X
-(`benchmarks/clusters`, fit half).
+`--write` writes `lean`, `float8_lean`, `attention_rocm` and `attention_rocm_bidirectional` of
+`src/forerun/clock/priors.json`. Judged by published steps that nothing here was fitted to: LLaMA-3-8B by torchtitan on
+eight MI300X (`benchmarks/clusters`, fit half).
 """
 
 import csv
@@ -28,14 +29,17 @@ from statistics import fmean
 import numpy as np
 from benchmarks.priors.fit import TARGET, fit_few
 from benchmarks.priors.rows import chip_of
+from benchmarks.priors.rows import products as as_products
 from benchmarks.priors.square import Timed, errors_of, learned
 
 from forerun.clock.priors import OF_ROCM, ROCM_BACKWARD_SHARE, WIDE_HEAD, table
 from forerun.clock.products import Array, ProductPrior
 from forerun.units import TERA
 
-PRODUCTS, ATTENTION = (Path(__file__).with_name(f"rocm_{name}.csv") for name in ("products", "attention"))
-WIDTH = 2.0
+PRODUCTS, FLOAT8, ATTENTION = (
+    Path(__file__).with_name(f"rocm_{name}.csv") for name in ("products", "float8", "attention")
+)
+WIDTH, FLOAT8_WIDTH = 2.0, 1.0
 SHARES = {"forward": 1 - 0.47, "backward": 1 - 0.75}
 """PyTorch's rate over that of AMD's kernels: they cut its latency by 47 % and 75 % (rocm.blogs.amd.com, Deep Dive into
 Primus, 2026-01-15; MI300X and MI325X)."""
@@ -61,6 +65,23 @@ def products(half: str) -> Timed:
                 seconds = 2 * m * n * k / (float(row[name]) * TERA)
                 timed[row["gpu"]] += [[1.0, *shape, seconds] for shape in listed]
     return {name: np.array(listed) for name, listed in timed.items()}
+
+
+def float8_lean(prior: ProductPrior, start: Array) -> Array:
+    """How an MI300X leans in float8, where it leans so in 16 bits."""
+    halves = {}
+    for half in ("fit", "test"):
+        shapes = [
+            [float(row[name]) for name in ("m", "n", "k", "tera")] for row in rows_of(FLOAT8) if row["half"] == half
+        ]
+        halves[half] = np.array([[1.0, m, n, k, 2 * m * n * k / (tera * TERA)] for m, n, k, tera in shapes])
+    chip = chip_of("mi300x", "float8")
+    lean = prior.learn(chip, as_products(halves["fit"], FLOAT8_WIDTH), halves["fit"][:, 4], start)
+    for half, rows in halves.items():
+        said = [prior.seconds(chip, as_products(rows, FLOAT8_WIDTH), each) for each in (start, lean)]
+        before, after = (float(np.abs(each / rows[:, 4] - 1).mean()) for each in said)
+        print(f"products in float8, {half}: {len(rows)}, mean error {before:.1%} -> {after:.1%}")
+    return lean
 
 
 def curve(rows: list[Row]) -> tuple[list[float], float]:
@@ -123,9 +144,11 @@ def main() -> None:
     ratio = fmean(back) * SHARES["backward"] / SHARES["forward"]
     print(f"backward over forward: {fmean(back):.2f} of AMD's kernels, {ratio:.2f} of PyTorch's "
           f"(`ROCM_BACKWARD_SHARE` is {ROCM_BACKWARD_SHARE})")  # fmt: skip
+    float8 = float8_lean(prior, leans["mi300x"])
     entries = attention()
     if "--write" in sys.argv[1:]:
         tensor["lean"] |= {name: [round(float(value), 5) for value in lean] for name, lean in leans.items()}
+        tensor["float8_lean"]["mi300x"] = [round(float(value), 5) for value in float8]
         for entry, by_gpu in entries.items():
             unseen = [round(float(value), 4) for value in np.mean(list(by_gpu.values()), axis=0)]
             coefficients[entry] = {"devices": by_gpu, "unseen": unseen}
