@@ -37,6 +37,8 @@ dataset = "c4_test"
 """What torchtitan's own train_configs say of Llama 3 and no option below replaces."""
 WORDS = 250
 Answer = dict[str, Any]
+TITAN_ALLOCATOR = "PYTORCH_ALLOC_CONF=expandable_segments:True"
+"""As torchtitan's run_train.sh starts it."""
 
 
 def answer_all(
@@ -90,7 +92,7 @@ def ask(question: Question, cache: Path, packages: Path | None) -> Answer:
     if question.adapter == "titan":
         folder = titan_folder(cache / "titan")
         options = [word for name, value in content["options"].items() for word in _option(name, value)]
-        command = ["torchrun", "-m", "torchtitan.train", "--job.config_file", "run.toml", *options]
+        command = [TITAN_ALLOCATOR, "torchrun", "-m", "torchtitan.train", "--job.config_file", "run.toml", *options]
         return _document([*words, "--json", "--", *command], folder, packages)
     driver = Path(__file__).with_name("megatron_driver.py")
     command = ["torchrun", str(driver), json.dumps(content["arguments"])]

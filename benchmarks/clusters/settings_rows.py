@@ -78,6 +78,8 @@ def settings_question(run: ClusterRun) -> Question | Refusal:
         settings |= {"adapter": _adapter(run), "precision": "bf16-true"}
     if run["fp8"]:
         settings["float8"] = _float8(run)
+    if "torchtitan" in run["family"]:  # its run_train.sh sets it
+        settings["allocator"] = {"expandable_segments": True}
     if run.whole("cp") > 1 or run.whole("pp") > 1:
         settings["batch"]["padding"] = "fixed"
     return Question(

@@ -202,6 +202,8 @@ class Trace:
     """fp32 convolutions may: `torch.backends.cudnn.allow_tf32`."""
     is_deterministic: bool = False
     """`torch.use_deterministic_algorithms` is on."""
+    allocator: str = ""
+    """How the caching allocator is set, as `PYTORCH_ALLOC_CONF` has it; empty for PyTorch's defaults."""
     tries_algorithms: bool = False
     """`torch.backends.cudnn.benchmark` is on."""
     warm_from: int = 0

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 from forerun.clock.host_speed import host_shares
 from forerun.experience import Correction
+from forerun.forecasting.allocator_warnings import allocator_warnings
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.engine_warnings import engine_warnings
 from forerun.forecasting.expert_warnings import expert_warnings
 from forerun.forecasting.float8_warnings import float8_warnings
+from forerun.forecasting.fragmentation import UNUSED, unused_bytes
 from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with
@@ -45,7 +47,7 @@ from forerun.records import (
 from forerun.settings.media import DENOISING, MEDIA
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import version_warnings
-from forerun.units import HOUR, format_percent, format_seconds
+from forerun.units import HOUR, format_bytes, format_percent, format_seconds
 
 TIMELINE_POINTS = 240
 NOT_MODELLED = {
@@ -238,8 +240,10 @@ def _warnings(request: ForecastRequest, model: StepModel) -> list[str]:
         warnings.append(f"Corrected by {request.correction.said}: steps {step}.")
     if request.device.kind == "cuda":
         warnings.append("Device memory outside the allocator is taken from the catalogue, not probed on this machine.")
-    warnings.extend(card_warnings(request.device))
-    training = model.memory.peak_allocated_bytes
+    warnings += [*card_warnings(request.device), *allocator_warnings(request.settings.allocator.conf, request.device)]
+    training, reserved = model.memory.peak_allocated_bytes, model.memory.peak_reserved_bytes
+    if unused := unused_bytes(training, reserved, request.device, request.settings.allocator.conf):
+        warnings.append(UNUSED.format(unused=format_bytes(unused), reserved=format_bytes(reserved)))
     for name, breakdown in model.evaluation_peaks.items():
         if breakdown.total_bytes > training:
             warnings.append(f"Memory peaks in {name}, {breakdown.total_bytes / training - 1:.0%} above training.")

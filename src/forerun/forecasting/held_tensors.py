@@ -20,7 +20,7 @@ class ProgramFinding(Record):
 
     kind: Literal[
         "grows", "no-gradient", "fp32-product", "fp64-product", "emulated-bf16", "host-sync", "waits-for-data",
-        "attention-held", "logits-held", "accumulation-not-divided", "missing-sampler", "host-work",
+        "attention-held", "logits-held", "accumulation-not-divided", "missing-sampler", "host-work", "fragmentation",
     ]  # fmt: skip
     line: str
     bytes: int | None = None

@@ -1,5 +1,6 @@
 """The card that a running program meets: its memory, which may run out, and its clock."""
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.hardware.catalogue import Device
+from forerun.memory.alloc_conf import conf_of, options_on
 from forerun.memory.allocator import CachingAllocator, SimulatedOutOfMemory
 from forerun.memory.overhead import workspace_bytes
 from forerun.memory.reductions import resident_threads, staging_bytes
@@ -32,11 +34,28 @@ class CardMemory:
         self._threads = resident_threads(device)
         self._room_bytes = int(device.memory_bytes - device.context_bytes.expected)
         self._sizes: dict[int, int] = {}
+        self.allocator_conf = ""
+        """As the program's environment has it when its first tensor comes to the card."""
         self.largest_at_failure: list[int] = []
         """Keys of the largest storages that were alive when an allocation failed last."""
-        self._allocator = CachingAllocator(self._room_bytes if is_limited else None)
-        for number, size in enumerate(workspace_bytes(device)):
-            self._allocator.allocate(-1 - number, size)
+        self._limit_bytes = self._room_bytes if is_limited else None
+        self._is_touched = False
+        self._allocator = self._new_allocator()
+
+    def _new_allocator(self) -> CachingAllocator:
+        """Nothing on it but the libraries' workspaces."""
+        allocator = CachingAllocator(self._limit_bytes, options_on(self._device, self.allocator_conf))
+        for number, size in enumerate(workspace_bytes(self._device)):
+            allocator.allocate(-1 - number, size)
+        return allocator
+
+    def configure(self, conf: str) -> None:
+        """Set the allocator by words as `PYTORCH_ALLOC_CONF` has them, for what comes from now on."""
+        self.allocator_conf = conf
+        if self._is_touched:
+            self._allocator.options = options_on(self._device, conf)
+        else:
+            self._is_touched, self._allocator = True, self._new_allocator()
 
     def at(self, number: int) -> "CardMemory":
         """Itself: there is one card."""
@@ -48,6 +67,8 @@ class CardMemory:
         Raises:
             torch.OutOfMemoryError: the card is full, even with cached memory given back.
         """
+        if not self._is_touched:
+            self.configure(conf_of(os.environ))
         if reduces:
             size = staging_bytes(size // PARTIAL_BYTES, reduces, self._threads)
         try:
@@ -146,6 +167,16 @@ class SeveralCards:
         one = self._card_of.pop(key, None)
         if one is not None:
             one.free(key)
+
+    @property
+    def allocator_conf(self) -> str:
+        """How the allocators are set."""
+        return self._cards[0].allocator_conf
+
+    def configure(self, conf: str) -> None:
+        """Set the allocators of all cards."""
+        for one in self._cards:
+            one.configure(conf)
 
     @property
     def _present(self) -> CardMemory:

@@ -1,6 +1,7 @@
 """What the forecast of a program warns of: what was assumed, what was not seen, and what slows it without need."""
 
 from forerun.clock.priors import PriorCosts
+from forerun.forecasting.allocator_warnings import allocator_warnings
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.kernel_warnings import kernel_warnings
@@ -57,7 +58,7 @@ def program_warnings(
         warnings.append(
             f"The program ran out of memory {times} and went on; memory is that of the last training that went through."
         )
-    warnings += card_warnings(device)
+    warnings += [*card_warnings(device), *allocator_warnings(trace.allocator, device)]
     warnings += rank_warnings(last_step(trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
     steps = warm_steps(trace, run.watcher)

@@ -8,6 +8,7 @@ with the conservative context and `MARGIN_SHARE` of the card kept free.
 from dataclasses import dataclass, replace
 
 from forerun.hardware.catalogue import Device
+from forerun.memory.alloc_conf import options_on
 from forerun.memory.allocator import AllocatorOptions, SimulatedOutOfMemory
 from forerun.memory.overhead import outside_bytes, uses_cudnn, workspace_bytes
 from forerun.memory.reductions import resident_threads, sized_for
@@ -44,12 +45,13 @@ def replay_on_card(
     """Replay `trace` on the GPU `device`.
 
     What the trace needs with nothing in its way is looked up in, and added to, `roomy_replays`: cards with the same
-    library workspaces and as many threads share it. `left_bytes` stay cached from steps of other shapes while there is
-    room for them.
+    library workspaces and as many threads share it. `options` are the trace's own where they are not stated;
+    `left_bytes` stay cached from steps of other shapes while there is room for them.
     """
     context, total = _outside(trace, device), device.memory_bytes
+    options = options_on(device, trace.allocator) if options is None else options
     blocks, trace = workspace_bytes(device), sized_for(trace, device)
-    alike = (*blocks, resident_threads(device))
+    alike = (*blocks, resident_threads(device), options.expandable_segments)
 
     def replay(limit: float | None) -> MemoryReplay:
         capacity = None if limit is None else int(limit)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from forerun.memory.alloc_conf import options_of
 from forerun.memory.allocator import AllocatorOptions, CachingAllocator
 from forerun.memory.heap import Heap
 from forerun.memory.overhead import workspace_places
@@ -67,15 +68,17 @@ def replay_memory(
     """Play `trace` through the allocator of a GPU, or of the host when `is_host`.
 
     `workspace_bytes` are blocks that libraries hold through the allocator from their first matrix product on
-    (`workspace_places`). Where the program ran out of memory and went on (`Trace.recovered_at`), what comes before
-    `warm_from` is played without a limit, and forgotten. `passes` is how often the warm step is played at most: the
-    cache that earlier steps leave decides which blocks later ones get, until two passes are alike. The returned account
-    is that of the pass with the highest peak, its curve empty where nobody asks for it (`keeps_curve`).
+    (`workspace_places`); `options` are the trace's own where they are not stated. Where the program ran out of memory
+    and went on (`Trace.recovered_at`), what comes before `warm_from` is played without a limit, and forgotten. `passes`
+    is how often the warm step is played at most: the cache that earlier steps leave decides which blocks later ones
+    get, until two passes are alike. The returned account is that of the pass with the highest peak, its curve empty
+    where nobody asks for it (`keeps_curve`).
 
     Raises:
         SimulatedOutOfMemory: more is reserved than `capacity_bytes`, even with the cache returned.
     """
     recovers = trace.recovered_at > 0
+    options = options_of(trace.allocator) if options is None else options
     caching = CachingAllocator(None if recovers else capacity_bytes, options)
     allocator: _Allocator = Heap() if is_host else caching
     live, sizes = [0] * len(PLACES), dict[int, int]()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from forerun.settings.allocator import AllocatorSettings
 from forerun.settings.devices import LATER_WORDS, ClusterSettings, ParallelSettings, layout_conflicts
 from forerun.settings.evaluation import EvaluationSettings, without_later_fields
 from forerun.settings.float8 import Float8Settings, float8_conflicts
@@ -230,6 +231,8 @@ class Settings(PlainSection):
     """`chunked` never holds the logits of all tokens: for large vocabularies."""
     parallel: ParallelSettings = ParallelSettings()
     """Devices."""
+    allocator: AllocatorSettings = AllocatorSettings()
+    """PyTorch's caching allocator, by the names of `PYTORCH_ALLOC_CONF`."""
     cluster: ClusterSettings = ClusterSettings()
     """Machines and what joins them, for forecasts of more devices than one machine has."""
     reliability: ReliabilitySettings = ReliabilitySettings()
@@ -265,6 +268,7 @@ class Settings(PlainSection):
         later = {
             "cluster": ClusterSettings(), "reliability": ReliabilitySettings(), "versions": {},
             "media": MediaSettings(), "preference": PreferenceSettings(), "float8": Float8Settings(),
+            "allocator": AllocatorSettings(),
         }  # fmt: skip
         unnamed = {"name", *(name for name, default in later.items() if getattr(self, name) == default)}
         content = self.model_dump(exclude=unnamed)

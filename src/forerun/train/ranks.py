@@ -53,6 +53,8 @@ def join_group(settings: Settings, device_type: str) -> None:
             f"parallel.engine: Forerun trains with PyTorch's own layouts; found {settings.parallel.engine!r}, which is "
             f"forecast. Set it to pytorch, or train with Megatron-LM by what forerun plan --script megatron writes."
         )
+    if device_type == "cuda" and settings.allocator.conf:  # before the first tensor comes to the card
+        torch._C._accelerator_setAllocatorSettings(settings.allocator.conf)
     required = settings.parallel.world_size
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if settings.parallel.is_alone and started == 1:

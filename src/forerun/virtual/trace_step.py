@@ -338,7 +338,7 @@ def _describe(
     trace.micro_batch_size, trace.sequence_length = shape.size, shape.length
     trace.world_size, trace.expert_overlap = parallel.world_size, parallel.expert_overlap
     trace.gpus_per_machine = step.settings.cluster.gpus_per_node
-    trace.async_tensor = parallel.async_tensor
+    trace.async_tensor, trace.allocator = parallel.async_tensor, step.settings.allocator.conf
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
     trace.paged_bytes = paged_bytes(step.optimizer)

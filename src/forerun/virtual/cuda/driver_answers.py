@@ -59,6 +59,7 @@ def library_answers(card: Any) -> dict[str, Any]:
         "_cuda_setMemoryFraction": lambda share, *_: fraction.__setitem__(0, share),
         "_cuda_getMemoryFraction": lambda *_: fraction[0],
         "_cuda_getAllocatorBackend": lambda: "native",
+        "_accelerator_setAllocatorSettings": card.configure,
         "_cuda_get_sync_debug_mode": lambda: sync_mode[0],
         "_cuda_set_sync_debug_mode": lambda mode: sync_mode.__setitem__(0, mode),
         "_cuda_memorySnapshot": lambda *_, **__: {"segments": [], "device_traces": [[]], "allocator_settings": {}},

@@ -236,7 +236,7 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
                 watcher.own_parameters()
             trace = recorder.trace
             trace.tf32, trace.tf32_convolutions = products_use_tf32(), convolutions_use_tf32()
-            trace.tries_algorithms = torch.backends.cudnn.benchmark
+            trace.tries_algorithms, trace.allocator = torch.backends.cudnn.benchmark, session.card.allocator_conf
             trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
 
 

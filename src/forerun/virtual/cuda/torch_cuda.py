@@ -47,6 +47,15 @@ class LiveCard(Card, Protocol):
         ...
 
     @property
+    def allocator_conf(self) -> str:
+        """How its allocator is set, as `PYTORCH_ALLOC_CONF` has it."""
+        ...
+
+    def configure(self, conf: str) -> None:
+        """Set its allocator for what comes from now on."""
+        ...
+
+    @property
     def allocated_bytes(self) -> int:
         """In use."""
         ...

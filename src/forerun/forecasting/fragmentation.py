@@ -1,0 +1,44 @@
+"""Memory that the allocator holds and no tensor uses, and what it would hold with expandable segments."""
+
+from dataclasses import replace
+
+from forerun.forecasting.held_tensors import ProgramFinding
+from forerun.hardware.catalogue import Device
+from forerun.memory.alloc_conf import options_on
+from forerun.memory.card import replay_on_card
+from forerun.memory.replay import MemoryReplay
+from forerun.trace import Trace
+from forerun.units import GIB, format_bytes
+
+UNUSED_SHARE, LEAST_UNUSED_BYTES = 0.15, GIB
+"""Of what is reserved at its peak, and in bytes: less than either is usual, and not worth a change."""
+UNUSED = (
+    "{unused} of the {reserved} that the allocator reserves are used by no tensor at the peak; "
+    "allocator.expandable_segments: true (PYTORCH_ALLOC_CONF=expandable_segments:True) reserves less."
+)
+
+
+def unused_bytes(allocated_bytes: int, reserved_bytes: int, device: Device, conf: str) -> int:
+    """What no tensor uses where expandable segments would help; 0 where they are on or not to be had, and of little."""
+    unused = reserved_bytes - allocated_bytes
+    if device.kind != "cuda" or device.is_amd or options_on(device, conf).expandable_segments:
+        return 0
+    return unused if unused > max(LEAST_UNUSED_BYTES, UNUSED_SHARE * reserved_bytes) else 0
+
+
+def find_fragmentation(trace: Trace, device: Device, memory: MemoryReplay) -> ProgramFinding | None:
+    """What a program's allocator would hold with expandable segments, where that is much less."""
+    unused = unused_bytes(memory.peak_allocated_bytes, memory.peak_reserved_bytes, device, trace.allocator)
+    if not unused:
+        return None
+    options = replace(options_on(device, trace.allocator), expandable_segments=True)
+    whole = replace(trace, warm_from=trace.recovered_at)
+    reserved = replay_on_card(whole, device, options=options, passes=1, keeps_curve=False).memory.peak_reserved_bytes
+    if (saves := memory.peak_reserved_bytes - reserved) < unused / 2:
+        return None
+    text = (
+        f"{format_bytes(unused)} of the {format_bytes(memory.peak_reserved_bytes)} that the allocator reserves are "
+        f"used by no tensor at the peak. With PYTORCH_ALLOC_CONF=expandable_segments:True it reserves "
+        f"{format_bytes(reserved)}."
+    )
+    return ProgramFinding(kind="fragmentation", line="", bytes=saves, text=text)
