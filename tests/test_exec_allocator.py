@@ -23,12 +23,12 @@ FIRST = 'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments
 CALL = "import torch\ntorch.cuda.memory._set_allocator_settings('expandable_segments:True')\n"
 
 
-def forecast(folder, head="", gpu="a100-40gb"):
+def forecast(folder, head="", gpu="a100-40gb", end="", fits=True):
     path = folder / "train.py"
-    path.write_text(head + VARYING)
+    path.write_text(head + VARYING + end)
     command = ["python", str(path)]
     forecasts, run = forecast_program(parse_command(command), command, [device(gpu)])
-    assert run.exit_code == 0, run.error
+    assert (run.exit_code == 0) == fits, run.error
     return forecasts[0]
 
 
@@ -67,3 +67,42 @@ def test_there_is_none_on_rocm(tmp_path, plain):
     assert own.memory.peak_reserved_bytes > plain.memory.peak_reserved_bytes - GIB / 2
     assert any("no expandable segments on ROCm" in each for each in own.warnings)
     assert [each.kind for each in own.findings if each.kind == "fragmentation"] == []
+
+
+def test_a_cache_that_each_step_gives_back_is_not_reserved_and_is_told(tmp_path, plain):
+    own = forecast(tmp_path, end="    torch.cuda.empty_cache()\n")
+    assert own.memory.peak_allocated_bytes == plain.memory.peak_allocated_bytes
+    assert own.memory.peak_reserved_bytes < plain.memory.peak_reserved_bytes - GIB / 2
+    (fault,) = (each for each in own.findings if each.kind == "empties-cache")
+    assert fault.line == "train.py:12"
+    once = forecast(tmp_path, end="torch.cuda.empty_cache()\n")
+    assert once.memory.peak_reserved_bytes == plain.memory.peak_reserved_bytes
+    assert [each.kind for each in once.findings if each.kind == "empties-cache"] == []
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.05, False), (0.5, True)])
+def test_a_process_that_takes_a_share_of_the_card_has_no_more(tmp_path, share, fits):
+    own = forecast(tmp_path, f"import torch\ntorch.cuda.set_per_process_memory_fraction({share})\n", fits=fits)
+    assert own.fits == fits
+    assert (own.out_of_memory is None) == fits
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1", "the host waits for every kernel"),
+        ("CUDA_LAUNCH_BLOCKING", "0", ""),
+        ("NCCL_P2P_DISABLE", "1", ""),
+    ],
+)
+def test_variables_that_are_not_followed_are_told(tmp_path, name, value, words):
+    own = forecast(tmp_path, f"import os\nos.environ['{name}'] = '{value}'\n")
+    told = [each for each in own.warnings if name in each]
+    assert [words in each for each in told] == ([True] if words else [])
+
+
+def test_libraries_take_no_tf32_where_a_variable_forbids_it(tmp_path, plain):
+    switch = "import torch\ntorch.set_float32_matmul_precision('high')\n"
+    with_it = forecast(tmp_path, switch).step.seconds.expected
+    without = forecast(tmp_path, "import os\nos.environ['NVIDIA_TF32_OVERRIDE'] = '0'\n" + switch).step.seconds.expected
+    assert with_it < without == pytest.approx(plain.step.seconds.expected)

@@ -70,6 +70,8 @@ CARD, CARD_BYTES = "card", "card_bytes"
 of a copy from another card, which both wait for, that card's number and the bytes."""
 BESIDE_HOST = ("forerun.copy_to_host", "forerun.update_on_host_")
 """Operators that move or update what lives on the host, beside the device's own work."""
+EMPTY_CACHE = "forerun.empty_cache.default"
+"""`torch.cuda.empty_cache()`, as an operator without work: the allocator gives back what no tensor uses."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"
 
 
@@ -204,6 +206,8 @@ class Trace:
     """`torch.use_deterministic_algorithms` is on."""
     allocator: str = ""
     """How the caching allocator is set, as `PYTORCH_ALLOC_CONF` has it; empty for PyTorch's defaults."""
+    memory_fraction: float = 1.0
+    """Share of the card that the process takes at most: `torch.cuda.set_per_process_memory_fraction`."""
     tries_algorithms: bool = False
     """`torch.backends.cudnn.benchmark` is on."""
     warm_from: int = 0

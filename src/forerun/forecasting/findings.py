@@ -12,7 +12,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
 from forerun.forecasting.arithmetic import format_of
 from forerun.forecasting.collectives import data_parallel_ranks
-from forerun.forecasting.fragmentation import find_fragmentation
+from forerun.forecasting.fragmentation import find_emptying, find_fragmentation
 from forerun.forecasting.held_tensors import ProgramFinding, find_held_tensors
 from forerun.hardware.catalogue import Device
 from forerun.memory.replay import MemoryReplay
@@ -53,6 +53,7 @@ def find_faults(
         _missing_sampler(trace, watcher),
         _waits_for_data(watcher, step_seconds),
         find_fragmentation(trace, device, memory),
+        find_emptying(trace, watcher.spans),
         *find_held_tensors(trace, memory),
     ]
     return [finding for finding in checks if finding is not None]

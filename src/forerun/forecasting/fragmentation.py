@@ -1,5 +1,6 @@
 """Memory that the allocator holds and no tensor uses, and what it would hold with expandable segments."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from forerun.forecasting.held_tensors import ProgramFinding
@@ -7,8 +8,9 @@ from forerun.hardware.catalogue import Device
 from forerun.memory.alloc_conf import options_on
 from forerun.memory.card import replay_on_card
 from forerun.memory.replay import MemoryReplay
-from forerun.trace import Trace
+from forerun.trace import EMPTY_CACHE, OP, Trace
 from forerun.units import GIB, format_bytes
+from forerun.virtual.cuda.steps import StepSpan
 
 UNUSED_SHARE, LEAST_UNUSED_BYTES = 0.15, GIB
 """Of what is reserved at its peak, and in bytes: less than either is usual, and not worth a change."""
@@ -24,6 +26,22 @@ def unused_bytes(allocated_bytes: int, reserved_bytes: int, device: Device, conf
     if device.kind != "cuda" or device.is_amd or options_on(device, conf).expandable_segments:
         return 0
     return unused if unused > max(LEAST_UNUSED_BYTES, UNUSED_SHARE * reserved_bytes) else 0
+
+
+def find_emptying(trace: Trace, spans: Sequence[StepSpan]) -> ProgramFinding | None:
+    """`torch.cuda.empty_cache()` in a step: what is given back is asked for again, segment by segment."""
+    calls = {number for number, call in enumerate(trace.calls) if call.name == EMPTY_CACHE}
+    if not calls or not spans:
+        return None
+    ops = (index for kind, index in trace.events[spans[-1].begin : spans[-1].end] if kind == OP)
+    line = next((trace.lines.get(index, "") for index in ops if trace.ops[index].call in calls), None)
+    if line is None:
+        return None
+    text = (
+        f"torch.cuda.empty_cache() in every step at {line or 'no known line'}: the GPU runs dry, and the driver is "
+        "asked for the same memory again, one call for each segment, which is not in the time."
+    )
+    return ProgramFinding(kind="empties-cache", line=line, text=text)
 
 
 def find_fragmentation(trace: Trace, device: Device, memory: MemoryReplay) -> ProgramFinding | None:

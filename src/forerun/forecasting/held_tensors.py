@@ -20,7 +20,8 @@ class ProgramFinding(Record):
 
     kind: Literal[
         "grows", "no-gradient", "fp32-product", "fp64-product", "emulated-bf16", "host-sync", "waits-for-data",
-        "attention-held", "logits-held", "accumulation-not-divided", "missing-sampler", "host-work", "fragmentation",
+        "attention-held", "logits-held", "accumulation-not-divided", "missing-sampler", "host-work",
+        "fragmentation", "empties-cache",
     ]  # fmt: skip
     line: str
     bytes: int | None = None

@@ -38,7 +38,7 @@ class CardMemory:
         """As the program's environment has it when its first tensor comes to the card."""
         self.largest_at_failure: list[int] = []
         """Keys of the largest storages that were alive when an allocation failed last."""
-        self._limit_bytes = self._room_bytes if is_limited else None
+        self._limit_bytes, self.fraction = self._room_bytes if is_limited else None, 1.0
         self._is_touched = False
         self._allocator = self._new_allocator()
 
@@ -48,6 +48,13 @@ class CardMemory:
         for number, size in enumerate(workspace_bytes(self._device)):
             allocator.allocate(-1 - number, size)
         return allocator
+
+    def limit(self, share: float) -> None:
+        """Let the process take a share of the card, as `torch.cuda.set_per_process_memory_fraction` does."""
+        self.fraction = share
+        if self._limit_bytes is not None:
+            self._limit_bytes = min(self._room_bytes, int(share * self._device.memory_bytes))
+            self._allocator.capacity_bytes = self._limit_bytes
 
     def configure(self, conf: str) -> None:
         """Set the allocator by words as `PYTORCH_ALLOC_CONF` has them, for what comes from now on."""
@@ -172,6 +179,16 @@ class SeveralCards:
     def allocator_conf(self) -> str:
         """How the allocators are set."""
         return self._cards[0].allocator_conf
+
+    @property
+    def fraction(self) -> float:
+        """The least share that the process may take of one of the cards."""
+        return min(one.fraction for one in self._cards)
+
+    def limit(self, share: float) -> None:
+        """Let the process take a share of each."""
+        for one in self._cards:
+            one.limit(share)
 
     def configure(self, conf: str) -> None:
         """Set the allocators of all cards."""

@@ -58,6 +58,7 @@ def program_warnings(
         warnings.append(
             f"The program ran out of memory {times} and went on; memory is that of the last training that went through."
         )
+    warnings += run.session.not_followed
     warnings += [*card_warnings(device), *allocator_warnings(trace.allocator, device)]
     warnings += rank_warnings(last_step(trace, run.watcher), costs)
     warnings += _of_compiling(run, device)

@@ -48,7 +48,8 @@ def replay_on_card(
     library workspaces and as many threads share it. `options` are the trace's own where they are not stated;
     `left_bytes` stay cached from steps of other shapes while there is room for them.
     """
-    context, total = _outside(trace, device), device.memory_bytes
+    context = _outside(trace, device)
+    total = min(device.memory_bytes, int(device.memory_bytes * trace.memory_fraction + context.conservative))
     options = options_on(device, trace.allocator) if options is None else options
     blocks, trace = workspace_bytes(device), sized_for(trace, device)
     alike = (*blocks, resident_threads(device), options.expandable_segments)

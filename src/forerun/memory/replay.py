@@ -9,6 +9,7 @@ later, else *temporary*. Sizes are what the allocator hands out, so that the cat
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from forerun.memory.alloc_conf import options_of
@@ -16,7 +17,7 @@ from forerun.memory.allocator import AllocatorOptions, CachingAllocator
 from forerun.memory.heap import Heap
 from forerun.memory.overhead import workspace_places
 from forerun.records import MemoryBreakdown
-from forerun.trace import ALLOCATE, FREE, OP, Category, Phase, Storage, Trace
+from forerun.trace import ALLOCATE, EMPTY_CACHE, FREE, OP, Category, Phase, Storage, Trace
 
 PLACES = {category: place for place, category in enumerate(Category)}
 """Where a category is among the sizes of a moment."""
@@ -164,13 +165,23 @@ class _Account:
     peak: tuple[int, ...] = ()
     peak_event: int = 0
 
+    @cached_property
+    def _emptying(self) -> frozenset[int]:
+        """Indices of the calls that give cached memory back; none on a host."""
+        has_cache = isinstance(self.allocator, CachingAllocator)
+        calls = enumerate(self.trace.calls) if has_cache else ()
+        return frozenset(number for number, call in calls if call.name == EMPTY_CACHE)
+
     def play(self, start: int, stop: int) -> None:
         live, places, storages, ops = self.live, self.places, self.trace.storages, self.trace.ops
+        emptying = self._emptying
         self.start_bytes = total = peak = sum(live)
         self.peak = tuple(live)
         for position in range(start, stop):
             kind, index = self.trace.events[position]
             if kind == OP:
+                if emptying and ops[index].call in emptying:
+                    self.allocator.flush()  # type: ignore[attr-defined]
                 if position in self.workspaces:
                     total += self._take(*self.workspaces.pop(position))
                     if total > peak:

@@ -1,6 +1,7 @@
 """What PyTorch holds for a whole process and a program sets for itself: read by its names, and put back behind it."""
 
 import contextlib
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -24,12 +25,17 @@ def convolutions_use_tf32() -> bool:
 
     The older `torch.backends.cudnn.allow_tf32` refuses to answer once both ways of setting it were used.
     """
-    return cudnn.conv.fp32_precision == TF32
+    return cudnn.conv.fp32_precision == TF32 and _libraries_may()
 
 
 def products_use_tf32() -> bool:
     """Whether matrix products of fp32 may run on TF32 tensor cores: a program has to ask for it."""
-    return backends.cuda.matmul.fp32_precision == TF32
+    return backends.cuda.matmul.fp32_precision == TF32 and _libraries_may()
+
+
+def _libraries_may() -> bool:
+    """NVIDIA's libraries take no TF32 where `NVIDIA_TF32_OVERRIDE` is 0, whatever a program asks for (cuBLAS 13)."""
+    return os.environ.get("NVIDIA_TF32_OVERRIDE", "").strip() != "0"
 
 
 def default_device() -> torch.device | None:

@@ -49,15 +49,15 @@ def statistics(card: Any) -> dict[str, Any]:
 
 def library_answers(card: Any) -> dict[str, Any]:
     """Functions of `torch._C`."""
-    fraction, sync_mode = [1.0], [0]
+    sync_mode = [0]
     major, minor, patch = NCCL_VERSION
     return {
         "_cuda_memoryStats": lambda device=None, *_: statistics(card.at(number_of(device))),
         "_cuda_hostMemoryStats": lambda: {},
         "_cuda_resetAccumulatedMemoryStats": nothing, "_cuda_resetAccumulatedHostMemoryStats": nothing,
         "_cuda_resetPeakHostMemoryStats": nothing,
-        "_cuda_setMemoryFraction": lambda share, *_: fraction.__setitem__(0, share),
-        "_cuda_getMemoryFraction": lambda *_: fraction[0],
+        "_cuda_setMemoryFraction": lambda share, device=None: card.at(number_of(device)).limit(share),
+        "_cuda_getMemoryFraction": lambda device=None: card.at(number_of(device)).fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_accelerator_setAllocatorSettings": card.configure,
         "_cuda_get_sync_debug_mode": lambda: sync_mode[0],

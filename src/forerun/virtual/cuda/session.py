@@ -99,6 +99,8 @@ class CudaSession:
         self.compiling = CompileCalls(self.recorder, self._fake)
         self.groups: list[tuple[int, ...]] = []
         """Ranks of every process group that the program made, in order."""
+        self.not_followed: list[str] = []
+        """Sentences on variables of its environment that nobody follows here."""
         self.own_processes: list[str] = []
         """Lines at which the program started processes of its own, which nobody sees."""
         self._stack = contextlib.ExitStack()

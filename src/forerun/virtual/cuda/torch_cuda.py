@@ -17,7 +17,7 @@ from torch.utils import _foreach_utils
 
 from forerun.hardware.catalogue import Device
 from forerun.hardware.multiprocessors import REGISTERS, RESERVED_BYTES, WARP_THREADS, shared_bytes_of_block, threads
-from forerun.trace import Trace
+from forerun.trace import EMPTY_CACHE, Call, Trace
 from forerun.units import KIB, KILO, MILLI
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
@@ -53,6 +53,15 @@ class LiveCard(Card, Protocol):
 
     def configure(self, conf: str) -> None:
         """Set its allocator for what comes from now on."""
+        ...
+
+    @property
+    def fraction(self) -> float:
+        """Share of the card that the process takes at most."""
+        ...
+
+    def limit(self, share: float) -> None:
+        """Let the process take so much of it."""
         ...
 
     @property
@@ -178,7 +187,7 @@ class DeviceProperties(SimpleNamespace):
 def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ranks: int = 1) -> Iterator[None]:
     """Let PyTorch's CUDA interface answer for `device`; `ranks` cards are in the machine."""
     sensors, graphs = sensor_answers(device, card, note), graph_answers(recorder)
-    memory = _memory_answers(card, device.memory_bytes)
+    memory = _memory_answers(card, device.memory_bytes) | {"empty_cache": _emptying(card, recorder)}
     with contextlib.ExitStack() as stack:
         for target, answers in (
             (torch.cuda, _device_answers(device, ranks) | memory | old_types() | sensors | graphs),
@@ -190,7 +199,7 @@ def answering(device: Device, recorder: Recorder, card: LiveCard, note: Note, ra
             (torch.distributed, {"is_nccl_available": lambda: True}),
             (torch._C, library_answers(card)),
             (torch.cuda.random, {n: v for n, v in _device_answers(device, ranks).items() if n in RANDOM_STATE}),
-            (torch.accelerator, _accelerator_answers(device, card, ranks)),
+            (torch.accelerator, _accelerator_answers(device, card, ranks) | {"empty_cache": memory["empty_cache"]}),
             (torch.version, {"cuda": torch.version.cuda or CUDA_VERSION}),  # others compare theirs with it
             (torch, {"Generator": CudaGenerator}),
             (
@@ -318,6 +327,18 @@ def _device_answers(device: Device, ranks: int) -> dict[str, Any]:
         "device": _Using, "StreamContext": _Using, "is_current_stream_capturing": is_capturing,
         "can_device_access_peer": lambda *_, **__: True, "cudart": runtime,
     }  # fmt: skip
+
+
+def _emptying(card: LiveCard, recorder: Recorder) -> Callable[[], None]:
+    """`torch.cuda.empty_cache`: the driver takes memory back once the device has caught up."""
+    call = Call(EMPTY_CACHE, (), (), (), (), 0, 0, 0, is_view=True, syncs=True)
+
+    def empty() -> None:
+        card.empty_cache()
+        if not recorder.is_muted and not recorder.is_closed:
+            recorder.append(call, lambda: call)
+
+    return empty
 
 
 def _memory_answers(card: LiveCard, total_bytes: int) -> dict[str, Any]:
