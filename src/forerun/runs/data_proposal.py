@@ -31,7 +31,15 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_divided, of_tools, other_meanings
+from forerun.runs.data_questions import (
+    DataQuestion,
+    direction_of,
+    header_of,
+    of_divided,
+    of_tools,
+    other_meanings,
+    part_of,
+)
 from forerun.runs.first_settings import UNKNOWN_PARAMETERS, ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -91,9 +99,11 @@ def propose(
     rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
     proposals = recognise(rows, workload=task)
     best = with_header(proposals[0], fields)
+    stated, part_questions = part_of(best, rows)
+    best = replace(best, fields={**best.fields, **stated})
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
-    questions += layout_questions
+    questions += [*layout_questions, *part_questions]
     questions += direction_of(best)
     if task is None:
         questions += other_meanings(source, best, rows)

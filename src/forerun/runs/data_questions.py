@@ -13,6 +13,7 @@ from forerun.data.own.format_parts import ALIASES, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
 from forerun.data.own.repairs import MEANINGS
+from forerun.data.own.rows import NO_ID
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
@@ -97,6 +98,18 @@ def _are_words(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     """Whether labels are tags as those of words in sentences, and texts single words."""
     text, label = columns.get(best.fields["text"]), best.fields["label"]
     return text is not None and text.mean_words < MOST_WORDS and are_tags([value_at(row, label) for row in rows])
+
+
+def part_of(best: Proposal, rows: Sequence[Row]) -> tuple[dict[str, str], list[DataQuestion]]:
+    """What `data.fields` says of a column of parts that is not called `split`, and what is to be asked of it."""
+    columns = columns_of(rows)
+    column = next((c.name for c in columns.values() if c.are_parts and c.name not in best.fields.values()), None)
+    if column is None or "split" in columns:
+        return {}, []
+    text = f"does the column {column!r} say which rows are trained on and which judge? It holds words such as "
+    text += f"{', '.join(sorted({str(row[column]) for row in rows})[:SHOWN])}."
+    other = f"split: {NO_ID}, it means something else, and parts are drawn anew"
+    return {"split": column}, [DataQuestion("data.fields", text, f"split: {column}, it does", (other,))]
 
 
 def direction_of(best: Proposal) -> list[DataQuestion]:

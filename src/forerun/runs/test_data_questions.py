@@ -1,5 +1,5 @@
 from forerun.data.own.formats import recognise
-from forerun.runs.data_questions import direction_of, header_of, other_meanings
+from forerun.runs.data_questions import direction_of, header_of, other_meanings, part_of
 
 TEXTS = [f"some words about thing {n} and {n * n}" for n in range(40)]
 
@@ -81,3 +81,14 @@ def test_a_table_of_single_words_with_tags_is_asked_whether_sentences_are_meant(
     assert question.default == "words"
     assert ".conll" in question.others[0]
     assert questions([{"Wort": f"ein Wort {n} hier", "Tag": tags[n % 3]} for n in range(40)]) == []
+
+
+def test_a_column_of_parts_by_another_name_says_them():
+    rows = [{"text": text, "kind": "ab"[n % 2], "set": ("train", "dev", "test")[n % 3]} for n, text in enumerate(TEXTS)]
+    best = recognise(rows)[0]
+    assert best.fields == {"text": "text", "label": "kind"}
+    fields, (question,) = part_of(best, rows)
+    assert fields == {"split": "set"}
+    assert "words such as dev, test, train." in question.text
+    assert part_of(best, [{**row, "split": "train"} for row in rows]) == ({}, [])
+    assert part_of(best, [{**row, "set": "test"} for row in rows]) == ({}, [])

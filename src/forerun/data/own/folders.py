@@ -16,18 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from forerun.data.own.columns import Row
+from forerun.data.own.columns import SPLIT_WORDS, Row
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_lines import TextLines, decoded, open_bytes
 from forerun.errors import BadData
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-SPLIT_WORDS = {
-    "train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val",
-    "eval": "val", "test": "test", "testing": "test",
-}  # fmt: skip
-"""Words for a part of the data → the part."""
 ABOUT = re.compile(r"(readme|license|licence|source|notice|changelog|citation|attribution)\b.*", re.IGNORECASE)
 """Files about data, which are no data."""
 NO_TEXTS = (

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.data.own.canonical import checked_row
-from forerun.data.own.columns import Row, is_empty, number_of, value_at
-from forerun.data.own.folders import SPLIT_WORDS
+from forerun.data.own.columns import SPLIT_WORDS, Row, is_empty, number_of, value_at
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, question_texts

@@ -146,7 +146,7 @@ def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -
     if text is None and not texts:
         return []
     text = text or max(texts, key=lambda c: c.mean_length).name
-    others = [c for c in columns.values() if c.name not in (text, "split")]
+    others = [c for c in columns.values() if c.name not in (text, "split") and not c.are_parts]
     labels = [c for c in others if is_label(c) and _has_classes(c)]
     amounts = [c for c in others if c.kind == "number" and not c.are_running and c not in labels]
     labels += [c for c in amounts if is_named_label(c.name) or (not labels and len(amounts) == 1 and c.values >= FEW)]
