@@ -24,6 +24,7 @@ from forerun.data.own.row_kinds import (
     Turn,
     reasoning_of,
 )
+from forerun.data.own.spans import spans_of, tags_of
 from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
 from forerun.data.own.tool_columns import tools_text
 from forerun.errors import BadData
@@ -75,10 +76,10 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         is_missing = says_nothing(value, layout.labels) if part == "label" else is_empty(value)
         if part in optional or part in NO_PARTS or not is_missing:
             continue
-        if part not in ("label", "tags"):
+        if part not in ("label", "tags", "spans"):
             rule = f"the column {column!r} ({part}) holds text; found none.{_columns_if_missing(column, row)}"
             repairs.allow("empty-texts", where, rule)
-        elif layout.labels == "several" and isinstance(value, list | tuple):
+        elif (layout.labels == "several" or part == "spans") and isinstance(value, list | tuple):
             continue  # an empty list says that none applies
         else:
             actual = "none" if is_empty(value) else f"{value!r}, as programs write an empty cell"
@@ -111,6 +112,8 @@ def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | No
             )
         case "tagged":
             return reader.tagged()
+        case "spans":
+            return reader.spans()
         case "messages" | "conversations":
             return ChatRow((*reader.system(), *reader.turns(layout.format)), tools=reader.tools())
         case "alpaca":
@@ -166,6 +169,17 @@ class _Reader:
         words, tags = (self._list_of_texts(part) for part in ("words", "tags"))
         if len(words) != len(tags):
             raise self._fault("tags", f"one tag for each of {len(words)} words", f"{len(tags)} tags")
+        return TaggedRow(words, tags)
+
+    def spans(self) -> TaggedRow:
+        spans = spans_of(self.value("spans"))
+        if spans is None:
+            raise self._fault("spans", "a list of places with start, end and label", self.value("spans"))
+        try:
+            words, tags = tags_of(self.text("text"), spans)
+        except ValueError as error:
+            column = self._layout.fields["spans"]
+            raise BadData(f"{self._where}: the column {column!r} names {error}. Correct it.") from error
         return TaggedRow(words, tags)
 
     def system(self) -> tuple[Turn, ...]:

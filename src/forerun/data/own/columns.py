@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.data.own.python_lists import python_list
+from forerun.data.own.spans import spans_of
 
 Row = Mapping[str, Any]
 ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
@@ -62,6 +63,8 @@ class Column:
     """Whether some of its values are lists of descriptions of tools."""
     are_flags: bool = False
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
+    are_spans: bool = False
+    """Whether all its values name places in a text and what they are."""
     are_parts: bool = False
     """Whether every row has a word for a part of the data, `train`, `dev`, `test`, and training is among them."""
 
@@ -195,6 +198,7 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         mean_words=sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0,
         are_running=len(set(numbers)) == len(present) > 1 and all(map(float.is_integer, numbers)),
         has_tools=any(map(are_tools, present)),
+        are_spans=bool(present) and all(spans_of(value) is not None for value in present),
         are_parts=len(words) == len(values) and _are_parts(words),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )

@@ -12,7 +12,7 @@ EXACT, ALIAS, VALUES = 3, 2, 1
 ALIASES: dict[str, tuple[str, ...]] = {
     "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
              "document", "article", "excerpt", "description", "abstract", "question", "query", "title", "code",
-             "story"),
+             "story", "data.text"),
     "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
     "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
               "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y", "class index",
@@ -36,6 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
+    "spans": ("spans", "entities", "label", "labels", "annotations", "annotation", "ents", "ner"),
     "tools": ("tools", "functions", "available_tools", "tool_definitions"),
 }  # fmt: skip
 """Part of a row → names of its column; the first is the format's own."""
@@ -53,6 +54,7 @@ class FormatParts:
 
 PARTS: dict[DataFormat, FormatParts] = {
     "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
+    "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
     "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
     "messages": FormatParts(("messages",), ("system", "tools")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
@@ -67,6 +69,8 @@ PARTS: dict[DataFormat, FormatParts] = {
     "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
 }
 """Formats, those that say most about a row first."""
+TAGGED = ("tagged", "spans")
+"""Formats of rows that are words with a tag each."""
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("text", "text_pair"),

@@ -234,6 +234,8 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
         column = by_name.get(name)
         if column is not None and column.name not in used and _plays(part, column):
             return column
+    if part == "spans":
+        return next((c for c in columns.values() if c.are_spans), None)
     if part == "text":
         digits = (by_name[name] for name in ALIASES[part] if name in by_name and by_name[name].name not in used)
         return next((c for c in digits if is_text_of_digits(c, columns)), None)
@@ -260,6 +262,8 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in LISTS[part] or is_spaced
     if part == "label":
         return is_label(column)
+    if part == "spans":
+        return column.are_spans
     if part == "score":
         return column.kind == "number"
     if part in ("chosen", "rejected", "prompt", "completion"):

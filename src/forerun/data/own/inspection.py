@@ -20,6 +20,7 @@ from forerun.data.own.canonical import checked_row
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.findings import findings_of
 from forerun.data.own.flag_columns import BETWEEN
+from forerun.data.own.format_parts import TAGGED
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.inspection_record import Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
@@ -174,7 +175,7 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         sample=len(places),
         labels=dict(label_counts.most_common(MOST_LABELS)) if layout.labels != "number" else {},
         label_count=len(label_counts),
-        unseen_labels=_unseen(tally, split) if has_classes or layout.format == "tagged" else {},
+        unseen_labels=_unseen(tally, split) if has_classes or layout.format in TAGGED else {},
         languages=dict(Counter(language_of(tally.texts[place]) for place in places).most_common()),
         emails=tally.emails,
         secrets=tally.secrets,
@@ -185,7 +186,7 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         findings=[],
     )
     inspection = Inspection.model_validate(values)
-    are_unnamed = layout.format == "tagged" and have_no_names(label_counts)
+    are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     counts, tools = label_counts if has_classes else None, tally.tools
     findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools)
     return inspection.model_copy(update={"findings": findings})

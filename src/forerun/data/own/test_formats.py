@@ -26,6 +26,8 @@ ROWS = {
     "pairs": {"anchor": "a red car", "positive": "a crimson car"},
     "triplets": {"anchor": "a red car", "positive": "a crimson car", "negative": "a dog"},
     "tagged": {"id": "0", "tokens": ["EU", "rejects"], "ner_tags": [3, 0], "pos_tags": [22, 42]},
+    "spans": {"id": 7, "text": "EU rejects", "label": [[0, 2, "ORG"]]},
+    "spans in cells": {"text": "EU rejects", "entities": '[{"start": 0, "end": 2, "label": "ORG"}]'},
     "tagged in cells": {"tokens": "['EU'] rejects", "tags": "B-ORG O"},
     "translation": {"source": "ein Haus", "target": "a house"},
     "translation wmt": {"translation": {"de": "ein Haus", "en": "a house"}},
