@@ -6,7 +6,7 @@ from pathlib import Path
 
 from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of, value_at
-from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
+from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
 from forerun.data.own.format_parts import ALIASES, Proposal
@@ -21,6 +21,8 @@ from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pa
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
 SHOWN = 3
 """Folders and columns named in a question."""
+MOST_SHOWN = 60
+"""Characters of a text in a question."""
 MOST_WORDS = 1.5
 """Mean words of a row below which rows are single words."""
 
@@ -50,12 +52,14 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     questions = [_of_tabs()] if is_text else []
     is_table = is_text or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
     repeat = name_among_values(path) if is_table else None
-    if repeat is None:
+    sentence = text_as_name(path) if is_table and repeat is None else ""
+    if repeat is not None:
+        why = f"Its {repeat.name!r} is the value of {repeat.times} of the next {repeat.rows} rows of that column."
+    elif sentence:
+        why = f"Its {sentence[:MOST_SHOWN]!r} seems a text, as those below it."
+    else:
         return {}, questions
-    text = (
-        f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.times} of the next "
-        f"{repeat.rows} rows of that column."
-    )
+    text = f"does the first line name the columns? {why}"
     default = f"header: {NO_HEADER}, it is a row, and the columns are column_1, column_2"
     question = DataQuestion("data.fields", text, default, (f"header: {HEADER}, it names them",))
     return {"header": NO_HEADER}, [*questions, question]

@@ -13,6 +13,18 @@ def test_a_first_line_that_seems_a_row_is_asked(tmp_path):
     assert header_of("rows.jsonl") == ({}, [])
 
 
+def test_a_first_line_of_sentences_is_asked(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"{text}.\t{text[::-1]} !\tby {n}\n" for n, text in enumerate(TEXTS)))
+    fields, (question,) = header_of(str(path))
+    assert fields == {"header": "none"}
+    assert "Its 'some words about thing 0 and 0.' seems a text" in question.text
+    path.write_text(f"{'long ' * 50}\tb\n" * 3 + "a\tb\n")
+    assert header_of(str(path))[0] == {"header": "none"}
+    path.write_text("How are you?\tSince when?\n" + "".join(f"{text}\t{n}\n" for n, text in enumerate(TEXTS)))
+    assert header_of(str(path)) == ({}, [])
+
+
 def test_lines_with_as_many_tabs_are_asked(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{'ab'[n % 2]}\t{text}\n" for n, text in enumerate(TEXTS)))
