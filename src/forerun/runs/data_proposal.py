@@ -25,6 +25,7 @@ from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.row_kinds import CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
+from forerun.data.own.word_rows import with_sentences
 from forerun.errors import ForerunError, InvalidSettings, nearest
 from forerun.hardware.catalogue import Device
 from forerun.models.build import maximum_length
@@ -101,6 +102,7 @@ def propose(
     best = with_header(proposals[0], fields)
     stated, part_questions = part_of(best, rows)
     best = replace(best, fields={**best.fields, **stated})
+    rows = list(with_sentences(rows, best.fields, source, Repairs(every_repair.repair)))
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
     questions += [*layout_questions, *part_questions]
@@ -123,9 +125,8 @@ def propose(
     content = _content(source, best.workload, stated, sections)
     questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
     reasons |= {"workload": best.reason, "data.format": best.reason}
-    proposal = DataProposal(
-        content, reasons, tuple(questions), inspection, row_meaning(source), choice.better, device.name
-    )
+    meaning = "a sentence of words" if "sentence" in layout.fields else row_meaning(source)
+    proposal = DataProposal(content, reasons, tuple(questions), inspection, meaning, choice.better, device.name)
     return _with_forecast(proposal, device, forecaster, on_progress)
 
 

@@ -44,7 +44,7 @@ SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
 MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
     "messages": ("system", "tools"), "conversations": ("system", "tools"),
     "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
-    "preference": ("prompt", "input", "system", "tools"),
+    "preference": ("prompt", "input", "system", "tools"), "tagged": ("sentence",),
 }  # fmt: skip
 """Parts of a format that a row can do without."""
 

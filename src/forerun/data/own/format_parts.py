@@ -37,9 +37,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
     "spans": ("spans", "entities", "label", "labels", "annotations", "annotation", "ents", "ner"),
+    "sentence": (),
     "tools": ("tools", "functions", "available_tools", "tool_definitions"),
 }  # fmt: skip
-"""Part of a row → names of its column; the first is the format's own."""
+"""Part of a row → names of its column; the first is the format's own. A sentence of words is told by values."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class FormatParts:
 
 
 PARTS: dict[DataFormat, FormatParts] = {
-    "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
+    "tagged": FormatParts(("words", "tags"), ("sentence",), ("token-classification",)),
     "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
     "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
     "messages": FormatParts(("messages",), ("system", "tools")),

@@ -34,6 +34,7 @@ from forerun.data.own.value_formats import (
     tagged_by_values,
     with_pair,
 )
+from forerun.data.own.word_rows import sentences_by_values
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.settings.schema import DataFormat, DataSettings
 
@@ -93,6 +94,8 @@ def recognise(
     proposals.sort(key=lambda p: (more and p.format == "text", -p.weight))
     if format == "auto" and not fields:
         proposals = _with_alternatives(proposals, columns, formats)
+    if "tagged" in formats and not fields:
+        proposals[:0] = sentences_by_values(columns, rows)
     best = proposals[0]
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)

@@ -26,6 +26,7 @@ from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
+from forerun.data.own.word_rows import with_sentences
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings, Repair
 
@@ -65,7 +66,7 @@ def read_own_rows(
 
     Rows are the same mappings each time: bad rows, and rows whose id came before in the same split, are errors unless
     allowed. `fields` are those of `data`: `id` names the ids, by default a column of `ID_COLUMNS`; `header` says
-    whether the first line of a table names columns; `label` may join columns of yes and no.
+    whether the first line of a table names columns; `label` may join columns of yes and no, `sentence` rows of words.
 
     Raises:
         BadData: no such file or data set, no rows, or rows that no repair of `repair` is for.
@@ -73,7 +74,8 @@ def read_own_rows(
     """
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    rows = with_flags(_rows(source, repairs, fields.get("header")), fields.get("label"), source, repairs)
+    rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
+    rows = with_flags(rows, fields.get("label"), source, repairs)
     for row in _each_once(rows, source, repairs, fields.get("id")):
         is_anything = True
         yield row
