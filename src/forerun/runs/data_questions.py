@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.data.own.columnar import is_arrow_folder
-from forerun.data.own.columns import Column, Row, columns_of, value_at
+from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
 from forerun.data.own.format_parts import ALIASES, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
+from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.rows import NO_ID
 from forerun.data.own.tagged_lines import looks_tagged
@@ -191,7 +192,9 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
         return []
     text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
     other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
-    return [DataQuestion("data.format", text, "all", (other,))]
+    judged = f"text: {best.fields['prompt']}, pair: {best.fields['completion']}, label: {column.name}"
+    judge = f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}"
+    return [DataQuestion("data.format", text, "all", (other, judge))]
 
 
 def _of_folders(folder: Path) -> list[DataQuestion]:
@@ -224,13 +227,31 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
         return [DataQuestion("data.format", text, "text alone", (other,))]
     beside = labelled_by_values(columns, own)
     if not beside:
-        return []
+        return _of_unread(own, rows, columns)
     text = f"is the text alone to be learned? {beside[0].reason}"
     others = tuple(
         f"workload: {p.workload}, format: labelled, fields: {{text: {p.fields['text']}, label: {p.fields['label']}}}"
         for p in beside[:SHOWN]
     )
     return [DataQuestion("data.format", text, "text alone", others)]
+
+
+def _of_unread(own: str, rows: Sequence[Row], columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """A column of amounts that are no numbers as they are written, or of lists, beside a text."""
+    for column in columns.values():
+        values = [value for row in rows if not is_empty(value := row.get(column.name))]
+        are_amounts = column.kind == "text" and all_amounts([str(value) for value in values])
+        is_structure = column.kind in ("mixed", "texts", "mapping") and "." not in column.name
+        is_longer = sum(len(str(value)) for value in values) > len(rows) * columns[own].mean_length
+        if column.name == own or not values or not (are_amounts or (is_structure and is_longer)):
+            continue
+        other = "write it into columns of texts, numbers or names of classes, and ask forerun init again"
+        if are_amounts:
+            other = "write plain numbers such as 1180.5, and ask forerun init again: they are learned as a number"
+        text = f"shall the column {column.name!r} not be learned? Its values, such as {str(values[0])[:40]!r}, are "
+        text += "amounts that are not read as numbers." if are_amounts else "no format that is read."
+        return [DataQuestion("data.format", text, "text alone", (other,))]
+    return []
 
 
 def _is_annotation(column: Column) -> bool:

@@ -16,7 +16,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
     "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
               "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y", "class index",
-              "class_index", "class_id", "label_id", "polarity", "grade", "note"),
+              "class_index", "class_id", "label_id", "polarity", "grade", "note", "gold_label"),
     "words": ("words", "tokens", "sentence", "text"),
     "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
     "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
@@ -26,8 +26,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "input": ("input", "context"),
     "output": ("output", "response", "answer", "completion", "answers.text.0"),
     "history": ("history",),
-    "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages"),
-    "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0"),
+    "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages",
+               "input", "user", "human"),
+    "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0",
+                   "output", "assistant", "bot", "gpt"),
     "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
     "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
@@ -72,6 +74,8 @@ PARTS: dict[DataFormat, FormatParts] = {
 """Formats, those that say most about a row first."""
 TAGGED = ("tagged", "spans")
 """Formats of rows that are words with a tag each."""
+SPEAKERS = (("user", "human"), ("assistant", "bot", "gpt"))
+"""Columns called by who asks and who answers; a user beside other columns is somebody's name."""
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("text", "text_pair"),

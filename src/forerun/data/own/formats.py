@@ -16,6 +16,7 @@ from forerun.data.own.format_parts import (
     EXACT,
     PAIRS_OF_TEXTS,
     PARTS,
+    SPEAKERS,
     VALUES,
     Proposal,
 )
@@ -207,6 +208,10 @@ def _proposal(
         return None  # two sentences without a score have a label: SNLI, MRPC
     if format == "alpaca" and by_part["instruction"].lower() == "question" and "input" not in by_part and not fields:
         return None  # a question is one of alpaca beside what it is asked about: SQuAD
+    asks, answers = SPEAKERS
+    is_spoken = format == "prompt-completion" and not fields and by_part["prompt"].lower() in asks
+    if is_spoken and by_part["completion"].lower() not in answers:
+        return None
     first = by_part[parts.required[0]]
     if format in ("messages", "conversations"):
         weights = [EXACT]  # by the keys of its lists
@@ -314,6 +319,11 @@ def _nothing_recognised(columns: Mapping[str, Column], formats: Sequence[DataFor
     named = list(columns.values())[:MOST_NAMED]
     described = ", ".join(f"{c.name} ({c.kind}, {c.distinct} different)" for c in named)
     described += f" and {len(columns) - MOST_NAMED:,} more" if len(columns) > MOST_NAMED else ""
+    if all(c.kind == "number" or (c.kind == "text" and comes_again(c)) for c in columns.values()):
+        return (
+            f"data.format: needs a column of texts; found {described}: numbers and classes alone. Name a file that has "
+            f"texts; tables without any are for other tools (gradient boosting)."
+        )
     return (
         f"data.format: needs columns that make up {' or '.join(formats)}; found {described}. "
         f"Say in data.fields which column plays which part: "
