@@ -22,7 +22,7 @@ from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
-from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, single_objects
+from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
@@ -154,6 +154,8 @@ def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
         yield from _delimited(path, repairs, header)
     elif is_json_list(path):
         yield from json_list_rows(path, repairs)
+    elif kind == ".json" and (inside := rows_of_object(path, repairs)):
+        yield from inside
     else:
         rows = (row for _, row in json_line_rows(path, repairs))
         yield from single_objects(path, rows) if kind == ".json" else rows
