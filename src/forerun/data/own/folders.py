@@ -4,6 +4,8 @@ data/train.csv, data/test.csv          tables; a name that begins with a split g
 data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
 data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
 data/train/pos/1.txt …                 and the split above it; a folder `unsup` has texts without a label
+data/train.en, data/train.de            a text and its translation, line by line (`linked_files.py`)
+data/corpus.jsonl, data/qrels/test.tsv  queries and what answers them
 data/train.txt, data/test.conll        words with their tags, by endings or by what the files hold
 data/a.txt, data/b/c.md                documents
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from forerun.data.own.columns import SPLIT_WORDS, Row
+from forerun.data.own.linked_files import aligned_files, is_collection
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_lines import TextLines, decoded, open_bytes
@@ -43,7 +46,7 @@ PROSE = (".md", ".txt", ".text", ".rst", ".html", ".htm")
 class FolderPlan:
     """What is read, and how."""
 
-    kind: Literal["tables", "sentences", "labels", "documents"]
+    kind: Literal["tables", "translations", "collection", "sentences", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
     """Files beside texts that are none, files beside the folders of classes, and links to folders, which are not
@@ -71,6 +74,10 @@ def plan_folder(folder: Path) -> FolderPlan:
     if any(path.name.lower().endswith(PROSE) for path in files):
         beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
         files = [path for path in files if path not in set(beside)]
+    if aligned_files(files):
+        return FolderPlan("translations", tuple(files), tuple(beside))
+    if is_collection(files):
+        return FolderPlan("collection", tuple(files), tuple(beside))
     tables = [path for path in files if table_kind(path)]
     if tables and len(tables) < len(files):
         other = next(path for path in files if not table_kind(path))

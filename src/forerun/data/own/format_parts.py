@@ -74,6 +74,12 @@ PARTS: dict[DataFormat, FormatParts] = {
 """Formats, those that say most about a row first."""
 TAGGED = ("tagged", "spans")
 """Formats of rows that are words with a tag each."""
+LANGUAGES = (
+    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
+    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
+    "ur", "vi", "zh",
+)  # fmt: skip
+"""Names of columns that hold a text and its translation (ISO 639-1)."""
 SPEAKERS = (("user", "human"), ("assistant", "bot", "gpt"))
 """Columns called by who asks and who answers; a user beside other columns is somebody's name."""
 PAIRS_OF_TEXTS = (

@@ -14,6 +14,7 @@ from forerun.data.own.format_parts import (
     ALIASES,
     ANSWERED_TEXTS,
     EXACT,
+    LANGUAGES,
     PAIRS_OF_TEXTS,
     PARTS,
     SPEAKERS,
@@ -46,12 +47,6 @@ SAMPLE_ROWS = 2000
 MOST_NAMED = 12
 """Columns that an error lists."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
-LANGUAGES = (
-    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
-    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
-    "ur", "vi", "zh",
-)  # fmt: skip
-"""Names of columns that hold a text and its translation (ISO 639-1)."""
 TRANSLATION = "translation."
 
 

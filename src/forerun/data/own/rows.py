@@ -23,6 +23,7 @@ from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
+from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
@@ -46,6 +47,7 @@ TEXT_ROWS = {
 """Kind of a file of text → what a row of it is."""
 FOLDER_MEANINGS = {
     "tables": "a row of its tables", "sentences": "a sentence of words with tags",
+    "translations": "a line in two languages", "collection": "a query and a text that answers it",
     "labels": "a file, labelled by its folder", "documents": "a file",
 }  # fmt: skip
 LEFT_SHOWN = 3
@@ -169,6 +171,12 @@ def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]
     plan = plan_folder(folder)
     if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
+        return
+    if plan.kind == "translations":
+        yield from aligned_rows(aligned_files(plan.files), repairs)
+        return
+    if plan.kind == "collection":
+        yield from collection_rows(plan.files, repairs)
         return
     first: list[str] = []
     for path in plan.files:
