@@ -98,8 +98,9 @@ def _span(value: Any) -> Span | None:
         start, end, label = value
     else:
         return None
-    is_place = all(isinstance(each, int) and not isinstance(each, bool) for each in (start, end))
-    return Span(start, end, label.strip()) if is_place and isinstance(label, str) and label.strip() else None
+    if not isinstance(start, int) or not isinstance(end, int) or not isinstance(label, str) or not label.strip():
+        return None
+    return Span(start, end, label.strip())
 
 
 def _described(span: Span) -> str:
