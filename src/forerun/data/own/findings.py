@@ -8,6 +8,8 @@ from forerun.data.own.tool_columns import REMEDY
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
 """Times that the most frequent label outnumbers the rarest."""
+MARKED = 0.2
+"""Share of rows with markup from which it is the data's way, and no subject of a text."""
 SHOWN = 5
 """Labels, or pairs of them, that are named; all are counted."""
 
@@ -98,6 +100,13 @@ def _contents(i: Inspection) -> list[DataFinding]:
     if i.emails:
         text = f"{i.emails:,} rows hold e-mail addresses."
         findings.append(_finding("note", "e-mail addresses", text, "A model can repeat them: replace them."))
+    if i.turns > MARKED * i.sample:
+        text = f"{i.turns:,} of {i.sample:,} sampled rows are texts in which several speak in turn. All is learned,"
+        remedy = "For answers alone give chats: messages of role and content, one chat a row."
+        findings.append(_finding("warning", "turns", f"{text} questions and marks too.", remedy))
+    if i.html > MARKED * i.sample:
+        text = f"{i.html:,} of {i.sample:,} sampled rows hold tags of HTML, which are read as they stand."
+        findings.append(_finding("note", "html", text, "Take them out where they say nothing: they cost tokens."))
     if i.exact_duplicates:
         text = f"{i.exact_duplicates:,} rows repeat another ({i.exact_duplicates / i.rows:.1%})."
         weight = "warning" if i.exact_duplicates > 0.05 * i.rows else "note"

@@ -30,7 +30,7 @@ from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
 from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
-from forerun.data.own.text_signs import language_of, signs_in
+from forerun.data.own.text_signs import language_of, markup_in, signs_in
 from forerun.data.own.tool_columns import unread_tools
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings
@@ -152,6 +152,7 @@ def estimated_tokens(text: str) -> int:
 def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Repairs, layout: RowLayout) -> Inspection:
     hashes = np.frombuffer(bytes(tally.hashes), dtype=">u8")
     places = sorted(tally.texts)
+    markup = markup_in(tally.texts[place] for place in places)
     near, near_leaks = _near(tally, split, places, hashes)
     label_counts = Counter(label for labels in tally.labels for label in labels)
     has_classes = layout.format == "labelled" and layout.labels != "number"
@@ -177,6 +178,8 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         label_count=len(label_counts),
         unseen_labels=_unseen(tally, split) if has_classes or layout.format in TAGGED else {},
         languages=dict(Counter(language_of(tally.texts[place]) for place in places).most_common()),
+        html=markup["html"],
+        turns=markup["turns"] if layout.format == "text" else 0,
         emails=tally.emails,
         secrets=tally.secrets,
         signs=sentences,
