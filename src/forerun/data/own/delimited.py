@@ -129,7 +129,10 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
             continue
         if len(fields) != len(names):
             model = f"line {before + 1}" if header == NO_HEADER else "the header"
-            rule = f"has {len(names)} fields, as {model}; found {len(fields)}."
+            are = "field" if len(names) == 1 else "fields"
+            rule = f"has {len(names)} {are}, as {model}; found {len(fields)}."
+            if len(fields) > len(names):
+                rule += f" A text with {delimiter!r} in it stands in quotes."
             repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
         if header != NO_HEADER and len(names) > 1 and [fields[0].removeprefix("\ufeff"), *fields[1:]] == header_cells:

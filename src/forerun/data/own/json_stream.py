@@ -153,6 +153,9 @@ def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
                 f"characters into the row. Correct it, or write one object a line."
             ) from error
         number += 1
+        match row:
+            case [str(first), dict(annotations)]:  # as spaCy 2 has them
+                row = {"text": first, **annotations}
         if not isinstance(row, dict):
             raise BadData(f"{path}, row {number}: each row is a JSON object; found {type(row).__name__}.")
         yield row

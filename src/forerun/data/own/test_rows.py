@@ -73,6 +73,20 @@ def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
     assert len(list(read_own_rows(str(tmp_path / "b.csv"), ["ragged-rows"]))) == 9
 
 
+def test_a_text_with_annotations_is_a_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([["EU rejects", {"entities": [[0, 2, "ORG"]]}]]))
+    assert list(read_own_rows(str(tmp_path / "a.json"))) == [{"text": "EU rejects", "entities": [[0, 2, "ORG"]]}]
+    (tmp_path / "a.json").write_text(json.dumps([["EU rejects", "x"]]))
+    with pytest.raises(BadData, match="row 1: each row is a JSON object; found list"):
+        list(read_own_rows(str(tmp_path / "a.json")))
+
+
+def test_a_table_of_one_column_needs_quotes_around_commas(tmp_path):
+    (tmp_path / "a.csv").write_text("text\none\ntwo, three\n")
+    with pytest.raises(BadData, match=r"line 3: has 1 field, as the header; found 2\. A text with ',' in it stands in"):
+        list(read_own_rows(str(tmp_path / "a.csv")))
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_rows_of_one_object_are_those_of_its_only_list(tmp_path, indent):
     path = tmp_path / "a.json"
