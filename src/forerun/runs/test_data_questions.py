@@ -109,8 +109,8 @@ def test_a_column_of_parts_by_another_name_says_them():
 def test_what_is_not_read_beside_a_text_is_not_passed_over_in_silence():
     (question,) = questions([{"text": text, "price": f"{n},{n + 100} €"} for n, text in enumerate(TEXTS)])
     assert "shall the column 'price' not be learned? Its values, such as '0,100 €', are amounts" in question.text
-    (question,) = questions([{"query": text, "pos": [text[::-1]], "neg": [text, text]} for text in TEXTS])
-    assert "shall the column 'pos' not be learned?" in question.text
+    (question,) = questions([{"query": text, "hits": [text[::-1], text]} for text in TEXTS])
+    assert "shall the column 'hits' not be learned?" in question.text
     (question,) = questions(
         [{"title": text, "mapping": {f"{n}": {"content": text * 3}}} for n, text in enumerate(TEXTS)]
     )

@@ -33,8 +33,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
     "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
-    "positive": ("positive", "pos", "sentence2", "sentence_b", "passage", "answer", "document"),
-    "negative": ("negative", "neg", "hard_negative", "negative_1"),
+    "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
+    "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
@@ -80,6 +80,8 @@ LANGUAGES = (
     "ur", "vi", "zh",
 )  # fmt: skip
 """Names of columns that hold a text and its translation (ISO 639-1)."""
+LISTED = ("positive", "positives", "pos", "negative", "negatives", "neg")
+"""Columns that may hold lists of texts, each of which is a row (`listed_texts.py`)."""
 SPEAKERS = (("user", "human"), ("assistant", "bot", "gpt"))
 """Columns called by who asks and who answers; a user beside other columns is somebody's name."""
 PAIRS_OF_TEXTS = (

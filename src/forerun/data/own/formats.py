@@ -15,6 +15,7 @@ from forerun.data.own.format_parts import (
     ANSWERED_TEXTS,
     EXACT,
     LANGUAGES,
+    LISTED,
     PAIRS_OF_TEXTS,
     PARTS,
     SPEAKERS,
@@ -267,6 +268,8 @@ def _plays(part: str, column: Column) -> bool:
         return is_label(column)
     if part == "spans":
         return column.are_spans
+    if part in ("positive", "negative") and column.name.lower() in LISTED:
+        return column.kind in ("text", "texts")
     if part == "score":
         return column.kind == "number"
     if part in ("chosen", "rejected", "prompt", "completion"):
