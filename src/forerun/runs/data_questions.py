@@ -214,11 +214,10 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     unused = next((c for c in columns.values() if _is_annotation(c) and c.name != own), None)
     if unused is not None:
         example = str(next(row[unused.name] for row in rows if row.get(unused.name)))[:40]
-        values, other = (
-            f"its values, such as {example!r}, are no classes",
-            "an annotation of places in a text is read as ",
+        values = f"its values, such as {example!r}, are no classes"
+        other = (
+            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists"
         )
-        other += "words and tags, a .conll file"
         if unused.kind == "text":
             values = f"{unused.distinct:,} of its {unused.values:,} values differ (such as {example!r})"
             other = "a date or amount is learned as a number: write a column of numbers, name it in data.fields.label, "

@@ -21,6 +21,8 @@ def test_a_first_line_of_sentences_is_asked(tmp_path):
     assert "Its 'some words about thing 0 and 0.' seems a text" in question.text
     path.write_text(f"{'long ' * 50}\tb\n" * 3 + "a\tb\n")
     assert header_of(str(path))[0] == {"header": "none"}
+    path.write_text("What is it?\tOf whom\n" + "".join(f"{text}.\t{n}\n" for n, text in enumerate(TEXTS)))
+    assert header_of(str(path)) == ({}, [])
     path.write_text("How are you?\tSince when?\n" + "".join(f"{text}\t{n}\n" for n, text in enumerate(TEXTS)))
     assert header_of(str(path)) == ({}, [])
 
@@ -67,8 +69,8 @@ def questions(rows):
 def test_a_column_called_label_is_not_passed_over_in_silence():
     (question,) = questions([{"text": text, "label": f"2004-01-{n:02}"} for n, text in enumerate(TEXTS)])
     assert "40 of its 40 values differ (such as '2004-01-00')" in question.text
-    (question,) = questions([{"text": text, "entities": [{"start": 0, "label": "A"}]} for text in TEXTS])
-    assert "a .conll file" in question.others[0]
+    (question,) = questions([{"text": text, "annotations": [{"value": {"choices": ["A"]}}]} for text in TEXTS])
+    assert "a list of [start, end, label]" in question.others[0]
     (question,) = questions(
         [{"text": text, "stance": "ab"[n % 2], "shop": "cd"[n % 2]} for n, text in enumerate(TEXTS)]
     )

@@ -193,9 +193,9 @@ def _first_rows(path: Path) -> list[list[str]]:
 
 
 def _is_text_above(name: str, cells: Sequence[str]) -> bool:
-    """Whether a name is a text as the cells below it are."""
-    sentences = sum(cell.endswith(SENTENCE_ENDS) for cell in cells)
-    return len(name) > LONGEST_NAME or (name.endswith(SENTENCE_ENDS) and 2 * sentences > len(cells))
+    """Whether a name is too long for one, or ends as most of the cells below it do, as a sentence does."""
+    alike = sum(cell.endswith(name[-1:]) for cell in cells)
+    return len(name) > LONGEST_NAME or (name.endswith(SENTENCE_ENDS) and 2 * alike > len(cells))
 
 
 def _first_lines(path: Path, count: int) -> list[str]:

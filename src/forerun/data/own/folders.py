@@ -140,7 +140,7 @@ def check_columns(path: Path, names: Sequence[str], first_path: Path, first_name
     if set(names) != set(first_names):
         raise BadData(
             f"data.source: tables of one folder have the same columns; found {', '.join(first_names)} in "
-            f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files."
+            f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files, such as that to train on."
         )
 
 

@@ -30,8 +30,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
                "input", "user", "human"),
     "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0",
                    "output", "assistant", "bot", "gpt"),
-    "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
-    "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
+    "chosen": ("chosen", "chosen_response", "accepted", "preferred", "response_j", "better", "good"),
+    "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
@@ -96,7 +96,8 @@ ANSWERED_TEXTS = (
 )  # fmt: skip
 """Columns of two texts that are more often learned as question and answer than as a pair with a label."""
 ORIGINS = (
-    "source origin domain site dataset subset split lang language locale country author user date year license file"
+    "source origin domain site dataset subset split lang language locale country author user from sender date year "
+    "license file"
 )
 """Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
 

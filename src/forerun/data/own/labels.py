@@ -61,7 +61,7 @@ def separator_of(values: Iterable[Any]) -> str | None:
     texts = {str(value) for value in values if isinstance(value, str) and number_of(value) is None}
     for separator in SEPARATORS:
         counts = Counter(part.strip() for text in texts for part in text.split(separator))
-        if any(separator in text for text in texts) and len(counts) < len(texts) and max(counts.values()) > 1:
+        if any(separator in text for text in texts) and len(counts) <= len(texts) and max(counts.values()) > 1:
             return separator
     return None
 

@@ -33,13 +33,18 @@ from forerun.errors import BadData
 from forerun.settings.schema import DataSettings, Repair
 
 OTHER_PROGRAMS = {
-    ".xlsx": "Save it from the spreadsheet as CSV (UTF-8)", ".xls": "Save it from the spreadsheet as CSV (UTF-8)",
-    ".ods": "Save it from the spreadsheet as CSV (UTF-8)", ".pdf": "Write its text to a .txt or .md file",
-    ".docx": "Save it as plain text (.txt)", ".zip": "Unpack it, and name the file or folder inside",
-    ".tar.gz": "Unpack it, and name the file or folder inside", ".conllu": "Write word and tag a line to a .conll file",
-    ".arrow": "Name the folder that datasets.save_to_disk wrote", ".db": "Export the table as CSV",
-    ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
-}  # fmt: skip
+    ".arrow": "Name the folder that datasets.save_to_disk wrote",
+    ".conllu": "Write word and tag a line to a .conll file",
+    ".docx": "Save it as plain text (.txt)",
+    ".ipynb": "Write its cells to a .txt or .jsonl file",
+    ".xml": "Write a JSON object a row to a .jsonl file",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it from the spreadsheet as CSV (UTF-8)"),
+    **dict.fromkeys((".pdf", ".html", ".rtf", ".epub", ".srt", ".vtt"), "Write its text to a .txt or .md file"),
+    **dict.fromkeys((".zip", ".tar.gz", ".tar", ".7z", ".rar"), "Unpack it, and name the file or folder inside"),
+    **dict.fromkeys((".bz2", ".xz", ".zst"), "Unpack it, or pack it as .gz"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "Export the table as CSV"),
+    **dict.fromkeys((".feather", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".orc", ".avro"), "Write it as Parquet"),
+}
 """Ending of what others write → what to do with it."""
 TEXT_ROWS = {
     "labelled lines": "a line with labels", "table": "a row of the table",

@@ -24,6 +24,7 @@ ROWS = {
     "prompt-completion spoken": {"user": "Add 1 and 2.", "assistant": "3"},
     "preference": {"prompt": "Add.", "chosen": "3", "rejected": "4"},
     "preference messages": {"chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "No"}]},
+    "preference exchange": {"question": "Add.", "response_j": "3", "response_k": "4"},
     "pairs": {"anchor": "a red car", "positive": "a crimson car"},
     "triplets": {"anchor": "a red car", "positive": "a crimson car", "negative": "a dog"},
     "tagged": {"id": "0", "tokens": ["EU", "rejects"], "ner_tags": [3, 0], "pos_tags": [22, 42]},

@@ -26,6 +26,8 @@ FEW = 20
 """Values below which it says nothing that none comes again."""
 LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
+MANY_FLAGS = 3
+"""Columns of yes and no that are the labels of a text beside them; fewer may say other things of it."""
 EVEN_SHARE = 0.9
 """Share of rows that must have a tag for each word."""
 
@@ -107,7 +109,8 @@ def by_values(columns: Mapping[str, Column], formats: Sequence[DataFormat], work
     labelled = labelled_by_values(columns) if "labelled" in formats else []
     texts = _only_text(columns, workload) if "text" in formats else []
     likely = [p for p in labelled if _is_likely(p, labelled, columns)]
-    return [*likely, *texts, *(p for p in labelled if p not in likely), *_two_texts(columns, formats, workload)]
+    others = [p for p in labelled if p not in likely]
+    return [*likely, *texts[:1], *others, *_two_texts(columns, formats, workload), *texts[1:]]
 
 
 def _two_texts(columns: Mapping[str, Column], formats: Sequence[DataFormat], workload: str | None) -> list[Proposal]:
@@ -134,7 +137,11 @@ def _asks(name: str) -> bool:
 def labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
     """Labels of a text whose name is known, if they are the default; the others are offered where it is asked."""
     labelled = labelled_by_values(columns, text)
-    return [p for p in labelled if BETWEEN not in p.fields["label"] and _is_likely(p, labelled, columns)]
+    return [p for p in labelled if _flags(p) not in range(2, MANY_FLAGS) and _is_likely(p, labelled, columns)]
+
+
+def _flags(proposal: Proposal) -> int:
+    return len(proposal.fields["label"].split(BETWEEN))
 
 
 def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -> list[Proposal]:
