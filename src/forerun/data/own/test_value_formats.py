@@ -147,3 +147,10 @@ def test_many_columns_of_yes_and_no_beside_a_text_are_its_labels():
     assert (best.fields["label"], best.is_certain) == ("a + b + c", False)
     two = recognise([{name: row[name] for name in ("text", "a", "b")} for row in rows])[0]
     assert two.format == "text"
+
+
+def test_where_a_text_comes_from_is_no_rival_of_its_label():
+    rows = [{"body": f"some words about it, {n}", "from": "abc"[n % 3], "folder": "xy"[n % 2]} for n in range(60)]
+    best, *others = recognise(rows)
+    assert (best.fields["label"], best.is_certain) == ("folder", False)
+    assert "from" in [p.fields.get("label") for p in others]

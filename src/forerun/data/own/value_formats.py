@@ -201,7 +201,8 @@ def _is_likely(proposal: Proposal, proposals: Sequence[Proposal], columns: Mappi
         return True
     others = {name for p in proposals for name in p.fields["label"].split(BETWEEN)}
     lists = [name for name in others if columns[name].kind == "texts"]
-    return is_named_label(label) or lists == [label] or (len(others) == 1 and label.lower() not in ORIGINS.split())
+    others = {name for name in others if name.lower() not in ORIGINS.split()}
+    return is_named_label(label) or lists == [label] or others == {label}
 
 
 def tagged_by_values(columns: Mapping[str, Column], rows: Sequence[Row]) -> list[Proposal]:
