@@ -117,7 +117,7 @@ class RowModel:
         """Whether the text goes on after the tokens that the model reads, as many as in training."""
         most = self.facts.sequence_length
         if self.kind == "tags":
-            return sum(label != IGNORED for label in encoded["first_pieces"]) < len(question.words)
+            return bool(sum(label != IGNORED for label in encoded["first_pieces"]) < len(question.words))
         if len(encoded["input_ids"]) < most:
             return False
         return len(self.tokenizer(question.text, question.pair, verbose=False)["input_ids"]) > most
