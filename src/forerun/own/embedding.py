@@ -167,7 +167,8 @@ def retrieval_task(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> Retrie
         text_samples(rows, tokenizer, facts, side, lambda texts=texts: texts)
         for side, texts in (("anchors", anchors), ("candidates", unique))
     ]
-    return RetrievalTask(anchors, unique, places, *samples, _other_places(anchors, places.tolist()))
+    others = _other_places(anchors, places.tolist())
+    return RetrievalTask(anchors, unique, places, samples[0], samples[1], others)
 
 
 def _other_places(anchors: Sequence[str], places: Sequence[int]) -> dict[int, list[int]]:
