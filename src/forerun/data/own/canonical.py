@@ -23,6 +23,7 @@ from forerun.data.own.row_kinds import (
     TripletRow,
     Turn,
     reasoning_of,
+    weight_of,
 )
 from forerun.data.own.spans import spans_of, tags_of
 from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
@@ -314,12 +315,12 @@ class _Reader:
             content = "".join(p["text"] for p in content)
         if role == "assistant" and (calls := calls_of(message)):
             text = content if isinstance(content, str) and not is_caller(message) else ""
-            return self._turn_of_calls(part, text, calls, reasoning_of(message))
+            return self._turn_of_calls(part, text, calls, {**reasoning_of(message), **weight_of(message)})
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
             raise self._fault(part, f"a text in each message of {role} (pictures are not read)", message)
         keys = ("tool_call_id", "name") if role == "tool" else ()
         more = {key: message[key] for key in keys if _is_text(message.get(key))}
-        more |= reasoning_of(message) if role == "assistant" else {}
+        more |= {**reasoning_of(message), **weight_of(message)} if role == "assistant" else {}
         return Turn(role, self._whole(part, content), self._json(part, more))
 
     def _turn_of_calls(self, part: str, content: str, calls: list[Any], more: Mapping[str, Any]) -> Turn:
