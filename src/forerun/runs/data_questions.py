@@ -9,17 +9,19 @@ from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
-from forerun.data.own.format_parts import ALIASES, Proposal
+from forerun.data.own.format_parts import ALIASES, PARTS, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
 from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
+from forerun.data.own.row_kinds import REASONING
 from forerun.data.own.rows import NO_ID
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
 MOST_SHOWN = 60
@@ -88,8 +90,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
-    if best.format == "prompt-completion":
-        return _of_verdicts(best, columns)
+    if best.format in ("prompt-completion", "alpaca"):
+        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns)]
     if best.format != "text":
         return []
     texts = [text for row in rows[:SHOWN] if isinstance(text := row.get(best.fields["text"]), str)]
@@ -192,9 +194,21 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
         return []
     text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
     other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
-    judged = f"text: {best.fields['prompt']}, pair: {best.fields['completion']}, label: {column.name}"
+    asks, answers = (best.fields[part] for part in PARTS[best.format].required)
+    judged = f"text: {asks}, pair: {answers}, label: {column.name}"
     judge = f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}"
     return [DataQuestion("data.format", text, "all", (other, judge))]
+
+
+def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Reasoning in a column of its own, which no part of a question and an answer is."""
+    unused = (c for c in columns.values() if c.kind == "text" and c.name not in best.fields.values())
+    column = next((c for c in unused if c.name.lower() in REASONINGS), None)
+    if column is None:
+        return []
+    text = f"are answers to be learned without their reasoning? The column {column.name!r} holds some."
+    other = "with it: give messages, whose answers have a field reasoning_content, or write it into the answers"
+    return [DataQuestion("data.format", text, "without", (other,))]
 
 
 def _of_folders(folder: Path) -> list[DataQuestion]:

@@ -82,6 +82,11 @@ def test_answers_of_which_some_are_bad_are_asked():
     rows = [{"prompt": text, "completion": text[::-1], "label": n % 2 == 0} for n, text in enumerate(TEXTS)]
     (question,) = questions(rows)
     assert "says yes of some and no of others" in question.text
+    assert question.others[1].endswith("fields: {text: prompt, pair: completion, label: label}")
+    (question,) = questions(
+        [{"instruction": r["prompt"], "output": r["completion"], "input": "", "label": r["label"]} for r in rows]
+    )
+    assert question.others[1].endswith("fields: {text: instruction, pair: output, label: label}")
 
 
 def test_lines_of_words_and_tags_are_asked():
@@ -118,3 +123,9 @@ def test_what_is_not_read_beside_a_text_is_not_passed_over_in_silence():
     )
     assert "the column 'mapping'" in question.text
     assert questions([{"text": text, "meta": {"page": n}} for n, text in enumerate(TEXTS)]) == []
+
+
+def test_reasoning_beside_an_answer_is_asked():
+    rows = [{"prompt": text, "thinking": text * 2, "completion": text[::-1]} for text in TEXTS]
+    (question,) = questions(rows)
+    assert "The column 'thinking' holds some." in question.text
