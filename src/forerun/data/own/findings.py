@@ -15,10 +15,15 @@ SHOWN = 5
 
 
 def findings_of(
-    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False, tools: str = ""
+    i: Inspection,
+    rows_of_labels: Mapping[str, int] | None,
+    *,
+    are_tags_unnamed: bool = False,
+    tools: str = "",
+    dated: str = "",
 ) -> list[DataFinding]:
     """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes, and
-    `tools` is a sentence on tools that are not read."""
+    `tools` is a sentence on tools that are not read, `dated` a column of dates."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
     if are_tags_unnamed:
         text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
@@ -26,6 +31,10 @@ def findings_of(
         findings.append(_finding("warning", "tags without names", text, remedy))
     if tools:
         findings.append(_finding("warning", "tools not read", tools, REMEDY))
+    if dated and not i.stated_parts:
+        text = f"the column {dated!r} holds dates, and rows are drawn into parts without regard to them."
+        remedy = f"To be judged by the latest rows, as a model meets them in use, set data.order_by: {dated}."
+        findings.append(_finding("note", "dated", text, remedy))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 

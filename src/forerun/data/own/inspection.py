@@ -29,7 +29,16 @@ from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
 from forerun.data.own.rows import rows_of
-from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
+from forerun.data.own.splits import (
+    HeldOutSplit,
+    SplitKey,
+    dated_column,
+    hash_of,
+    normalised,
+    own_sources,
+    split_key,
+    split_rows,
+)
 from forerun.data.own.text_signs import language_of, markup_in, signs_in
 from forerun.data.own.tool_columns import unread_tools
 from forerun.errors import BadData
@@ -69,6 +78,8 @@ class _Tally:
     codes: dict[str, dict[str, int]] = field(default_factory=dict)
     tools: str = ""
     """A sentence on tools that are not read."""
+    dated: str = ""
+    """A column of dates by which rows could be ordered."""
 
 
 def inspect(
@@ -84,6 +95,7 @@ def inspect(
     repairs, tally = Repairs(tuple(data.repair)), _Tally()
     others = _other_columns(columns_of(rows_sample), layout, data)
     tally.tools = unread_tools(layout, rows_sample)
+    tally.dated = dated_column(rows_sample) if data.order_by is None else ""
     tally.cells = {name: [] for name in others}
     tally.codes = {name: {} for name in others}
     shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -191,7 +203,7 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     inspection = Inspection.model_validate(values)
     are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     counts, tools = label_counts if has_classes else None, tally.tools
-    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools)
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, dated=tally.dated)
     return inspection.model_copy(update={"findings": findings})
 
 
