@@ -119,6 +119,14 @@ def tagged(chance):
     return {"words": words, "tags": tags}
 
 
+def placed(chance):
+    """The same names as places in a text."""
+    words, tags = tagged(chance).values()
+    starts = [len(" ".join(words[:n])) + bool(n) for n in range(len(words))]
+    places = [n for n, tag in enumerate(tags) if tag == "B-NAME"]
+    return {"text": " ".join(words), "label": [[starts[n], starts[n + 1] + len(words[n + 1]), "NAME"] for n in places]}
+
+
 def translation(chance):
     """Words to write in capitals."""
     words = chance.choices(["ab", "ba", "cd", "dc", "ef"], k=chance.randint(1, 4))
@@ -154,6 +162,7 @@ SETS = {
     "forgets": (thinking, "causal-lm", "tiny-llama"),
     "completion": (completion, "causal-lm", "tiny-llama"),
     "tags": (tagged, "token-classification", "tiny-bert"),
+    "spans": (placed, "token-classification", "tiny-bert"),
     "masked": (text, "masked-lm", "tiny-bert"),
     "translation": (translation, "seq2seq-lm", "tiny-t5"),
     "pairs": (near, "embedding", "tiny-bert"),

@@ -28,7 +28,7 @@ DRIVER = Path(__file__).parent / "own_driver.py"
 LEARNED = {"one": ("macro_f1", 0.9), "several": ("macro_f1", 0.6), "number": ("spearman", 0.7), "pair": ("ece", 0.0),
            "text": ("accuracy", 0.6), "packed": ("accuracy", 0.5), "chat": ("accuracy", 0.6), "tools": ("accuracy", 0.6),
            "forgets": ("accuracy", 0.6), "completion": ("accuracy", 0.6),
-           "tags": ("f1", 0.9), "masked": ("accuracy", 0.3), "translation": ("accuracy", 0.3),
+           "tags": ("f1", 0.9), "spans": ("f1", 0.9), "masked": ("accuracy", 0.3), "translation": ("accuracy", 0.3),
            "pairs": ("mrr", 0.2), "triplets": ("mrr", 0.2), "preference": ("accuracy", 0.9)}  # fmt: skip
 """Kind → score of the test rows that a run of seconds reaches; of pairs only that they run."""
 ADAPTED = ["one", "chat", "tags", "pairs", "preference"]

@@ -23,16 +23,17 @@ from own_driver import training_of
 from own_sets import SETS
 
 pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningWarning")
-EPOCHS = {"one": 6, "tags": 6}
+EPOCHS = {"one": 6, "tags": 6, "spans": 6}
 ANSWER_COLUMNS = {
     "one": {"label", "probability", "probabilities"}, "several": {"labels", "probabilities"}, "number": {"number"},
-    "pair": {"label", "probability", "probabilities"}, "tags": {"tags"}, "pairs": {"vector"}, "triplets": {"vector"},
+    "pair": {"label", "probability", "probabilities"}, "tags": {"tags"}, "spans": {"tags", "spans"}, "pairs": {"vector"}, "triplets": {"vector"},
     "text": {"text"}, "packed": {"text"}, "chat": {"text"}, "translation": {"text"}, "preference": {"text"},
     "completion": {"text"},
 }  # fmt: skip
 ASKED = {
     "one": {"text": "a good film"}, "several": {"text": "we go out rain"}, "number": {"text": "much the film much"},
     "pair": {"text": "good", "pair": "bad"}, "tags": {"words": ["the", "mr", "good", "bad"]},
+    "spans": {"text": "the mr good bad, mr"},
     "pairs": {"anchor": "good sad film"}, "triplets": {"anchor": "good sad film"}, "text": {"text": "the dog"},
     "packed": {"text": "the dog"}, "chat": {"messages": [{"role": "user", "content": "after 2?"}]},
     "translation": {"source": "ab cd"}, "preference": {"prompt": "how is the rain?"},
@@ -120,6 +121,16 @@ def test_tags_stand_beside_their_words(tmp_path):
     assert cut["tags"][-1] is None
     assert len(cut["tags"]) == 60
     assert (answer["truncated"], cut["truncated"]) == (False, True)
+
+
+@pytest.mark.medium
+def test_places_in_a_text_are_answered_by_the_service(tmp_path):
+    text = "the mr good bad, the mr bad good"
+    with TestClient(make_text_app("spans", rows=RowModel(trained(tmp_path, "spans")), hosts=["testserver"])) as client:
+        (answer,) = client.post("/v1/classify", json={"input": [text]}).json()["data"]
+    assert answer["words"] == ["the", "mr", "good", "bad", ",", "the", "mr", "bad", "good"]
+    assert answer["truncated"] is False
+    assert answer["spans"][0] == {"start": 7, "end": 15, "label": "NAME", "text": "good bad"}
 
 
 @pytest.mark.medium

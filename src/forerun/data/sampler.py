@@ -58,19 +58,23 @@ class EpochSampler(ABC):
     def plan(self, epoch: int = 0, most_steps: int | None = None) -> BatchPlan:
         """The shapes of that epoch; other epochs differ only by chance.
 
-        A run that ends after `most_steps`, within the epoch, meets no longer batch than those steps have.
+        A run that ends after `most_steps`, within the epoch, meets no longer or heavier batch than those steps have.
         """
         steps = self.epoch(epoch)
         shapes = [[self.shape(batch) for batch in step] for step in steps]
         lengths = np.asarray(self.lengths)
         if most_steps is not None and most_steps < len(steps):
-            longest = max((shape.length for step in shapes[:most_steps] for shape in step), default=1)
-            shapes = [[BatchShape(shape.size, min(shape.length, longest)) for shape in step] for step in shapes]
+            own = [shape for step in shapes[:most_steps] for shape in step]
+            longest = max((shape.length for shape in own), default=1)
+            most = max((shape.size * shape.length for shape in own), default=1)
+            shapes = [
+                [BatchShape(shape.size, min(shape.length, longest, max(1, most // shape.size))) for shape in step]
+                for step in shapes
+            ]
             lengths = np.minimum(lengths, longest)
-        return BatchPlan.count(
-            (shape for step in shapes for shape in step), steps=len(steps), samples=len(lengths),
-            tokens=float(np.sum(lengths)),
-        )  # fmt: skip
+        every = [shape for step in shapes for shape in step]
+        tokens = min(int(np.sum(lengths)), sum(shape.size * shape.length for shape in every))
+        return BatchPlan.count(every, steps=len(steps), samples=len(lengths), tokens=float(tokens))
 
     @abstractmethod
     def shape(self, batch: Sequence[int] | Indices) -> BatchShape:

@@ -75,6 +75,19 @@ def test_a_run_of_a_few_steps_meets_no_longer_batch_than_they_have():
     assert sampler.plan(most_steps=len(steps)) == sampler.plan(most_steps=9999) == sampler.plan()
 
 
+def test_a_small_batch_of_long_samples_makes_no_full_one_as_long():
+    lengths = [8] * 64 + [40] * 32 + [120] * 4
+    sampler = build(lengths=lengths, groups=None, micro_batch_size=32, gradient_accumulation_steps=1)
+    orders = ((sampler.epoch(epoch), epoch) for epoch in range(50))
+    steps, epoch = next(  # the small batch of long samples comes before the heaviest one
+        (s, e) for s, e in orders if [len(s[0][0]), sampler.shape(s[-1][0]).length] == [4, 40]
+    )
+    plan = sampler.plan(epoch, most_steps=len(steps) - 1)
+    heaviest = max(shape.size * shape.length for step in steps[:-1] for shape in map(sampler.shape, step))
+    assert plan.longest.size * plan.longest.length == heaviest == 480
+    assert plan.tokens <= plan.padded_tokens
+
+
 def test_buckets_waste_less_padding():
     alone = [str(index) for index in range(500)]
     bucketed, longest, fixed = (build(padding=kind, groups=alone).plan() for kind in ("bucketed", "longest", "fixed"))

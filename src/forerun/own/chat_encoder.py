@@ -151,7 +151,9 @@ class ChatEncoder:
     def _texts(self, row: ChatRow, first: int) -> list[list[str]]:
         """Prompt and answer, in turn, of each sample."""
         if self.is_chat:
-            return self.chat.conversation_rows([turn.message for turn in row.messages], first, _schemas(row))
+            rows = self.chat.conversation_rows([turn.message for turn in row.messages], first, _schemas(row))
+            are_learned = [turn.is_learned for turn in row.messages[first:] if turn.role == "assistant"]
+            return rows if all(are_learned) else _learned_alone(rows, iter(are_learned))
         return [["".join(turn.content for turn in row.messages[:-1]), row.messages[-1].content]]
 
     def _sample(self, ids: Sequence[Sequence[int]]) -> TokenSample:
@@ -200,6 +202,20 @@ def one_sample(samples: Sequence[TokenSample]) -> TokenSample:
             f"the prompt, or give a tokenizer with another chat_template."
         )
     return samples[0]
+
+
+def _learned_alone(rows: Sequence[Sequence[str]], are_learned: Iterator[bool]) -> list[list[str]]:
+    """Prompts and answers in turn, where answers that are not learned are part of the next prompt."""
+    alone = []
+    for row in rows:
+        pieces, before = [], ""
+        for prompt, answer in zip(row[::2], row[1::2], strict=True):
+            if next(are_learned):
+                pieces, before = [*pieces, before + prompt, answer], ""
+            else:
+                before += prompt + answer
+        alone.append(pieces or [before, ""])
+    return alone
 
 
 def cut_sample(sample: TokenSample, length: int) -> TokenSample:

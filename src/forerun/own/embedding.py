@@ -6,8 +6,8 @@ anchors. Ties count at their expected place. Baselines: TF-IDF of words, the enc
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from forerun.data.own.row_kinds import PairRow, TripletRow, texts_of
+from forerun.data.own.splits import hash_of, normalised
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.sided_tokens import SidedData
 from forerun.data.stored_samples import StoredSamples
@@ -33,7 +34,7 @@ from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.settings.schema import Settings
-from forerun.step.pairs import NEGATIVE, OTHER, pooled
+from forerun.step.pairs import KEY, NEGATIVE, OTHER, pooled
 from forerun.step.training_step import TrainingStep
 from forerun.train.recovery import in_pieces
 
@@ -57,6 +58,8 @@ class RetrievalTask:
     """Candidate that each anchor looks for."""
     anchor_samples: StoredSamples
     candidate_samples: StoredSamples
+    others: Mapping[int, list[int]] = field(default_factory=dict)
+    """Anchor → candidates that belong to it too, where it comes in several rows; they are not ranked."""
 
     def ranks(self, similarity: Callable[[slice], np.ndarray]) -> np.ndarray:
         """Expected rank from 1 on of each anchor's candidate, from similarities (some anchors, candidates)."""
@@ -64,7 +67,9 @@ class RetrievalTask:
         size = max(1, SIMILARITIES // max(1, len(self.candidates)))
         for first in range(0, len(self.anchors), size):
             part = slice(first, first + size)
-            block, places = similarity(part), self.places[part]
+            block, places = np.array(similarity(part)), self.places[part]
+            for anchor in range(first, min(first + size, len(self.anchors))):
+                block[anchor - first, self.others.get(anchor, [])] = -np.inf
             own = block[np.arange(len(places)), places][:, None]
             above, equal = (block > own).sum(axis=1), (block == own).sum(axis=1)
             ranks.append(above + (equal + 1) / 2)
@@ -119,7 +124,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         facts=facts,
         tokenizer=tokenizer,
         workload=workload_of_facts(facts, tokenizer),
-        data=SidedData(settings, sides, facts.pad_id),
+        data=SidedData(settings, sides, facts.pad_id, numbers=text_keys(train, tuple(sides))),
         train_size=len(train),
         watched_size=len(split["validation"]),
         test_size=len(split["test"]),
@@ -131,6 +136,13 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         assumptions=assumptions,
         before=before,
     )
+
+
+def text_keys(rows: StoredRows, sides: Sequence[str]) -> dict[str, Any]:
+    """A number for each text of each side, equal for equal texts, by the name that batches have for it."""
+    keys = (int.from_bytes(hash_of(normalised(text)), signed=True) for row in rows for text in texts_of(row))
+    table = np.fromiter(keys, np.int64).reshape(-1, len(sides))
+    return {f"{side}{KEY}": table[:, n].copy() for n, side in enumerate(sides)}
 
 
 def text_samples(
@@ -155,7 +167,16 @@ def retrieval_task(rows: StoredRows, tokenizer: Any, facts: TaskFacts) -> Retrie
         text_samples(rows, tokenizer, facts, side, lambda texts=texts: texts)
         for side, texts in (("anchors", anchors), ("candidates", unique))
     ]
-    return RetrievalTask(anchors, unique, places, *samples)
+    others = _other_places(anchors, places.tolist())
+    return RetrievalTask(anchors, unique, places, samples[0], samples[1], others)
+
+
+def _other_places(anchors: Sequence[str], places: Sequence[int]) -> dict[int, list[int]]:
+    together: dict[str, set[int]] = {}
+    for anchor, place in zip(anchors, places, strict=True):
+        together.setdefault(anchor, set()).add(place)
+    numbered = enumerate(zip(anchors, places, strict=True))
+    return {n: sorted(together[anchor] - {place}) for n, (anchor, place) in numbered if len(together[anchor]) > 1}
 
 
 def _require_no_scores(settings: Settings, rows: Rows) -> None:
@@ -185,7 +206,8 @@ def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: 
     """Retrieval scores beside the baselines, by length, and the farthest positives."""
     stride = max(1, math.ceil(len(train) / BASELINE_ROWS))
     words = task.ranks(word_similarity(task, [text for row in train[::stride] for text in texts_of(row)]))
-    chance = np.full(len(ranks), (len(task.candidates) + 1) / 2)
+    ranked = np.asarray([len(task.candidates) - len(task.others.get(n, [])) for n in range(len(ranks))])
+    chance = (ranked + 1) / 2
     baselines = {"tf-idf": rank_scores(words), "chance": rank_scores(chance)}
     baselines |= {"untrained": untrained} if untrained else {}
     best = strongest("mrr", baselines, is_higher_better=True)

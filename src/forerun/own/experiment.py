@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from forerun.data.own.format_parts import TAGGED
 from forerun.data.own.rows import is_hub_id
 from forerun.data.sided_tokens import SidedData
 from forerun.data.token_data import TokenData, TokenSample
@@ -58,7 +59,7 @@ SCORES = {
 FORMATS = {
     "sequence-classification": ("labelled",),
     "causal-lm": ("text", "messages", "conversations", "alpaca", "prompt-completion"),
-    "token-classification": ("tagged",),
+    "token-classification": TAGGED,
     "masked-lm": ("text",),
     "seq2seq-lm": ("translation", "prompt-completion", "alpaca"),
     "embedding": ("pairs", "triplets"),

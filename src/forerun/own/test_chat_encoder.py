@@ -26,6 +26,7 @@ THINKS += "{% endif %}"
 """As Nemotron 3's: an answer without reasoning does not begin as the generation prompt asks for."""
 STARTS = BEGIN + END + "{% if add_generation_prompt %}{{ '<assistant>\n<think>\n' }}{% endif %}"
 """As DeepSeek-R1's: no answer begins as the generation prompt asks for."""
+PLAIN = BEGIN + END + "{% if add_generation_prompt %}{{ '<assistant>\n' }}{% endif %}"
 CHAT = ChatRow(
     (Turn("user", "first?"), Turn("assistant", "one"), Turn("user", "second?"), Turn("assistant", "two"))
 )  # fmt: skip
@@ -109,3 +110,17 @@ def test_reasoning_in_a_field_of_its_own_is_learned_where_the_template_writes_it
     assert encoder.unread_reasoning([chat]) == ()
     (line,) = encoder_of(FORGETS).unread_reasoning([chat, CHAT])
     assert line.startswith("Answers of 1 of the first 2 training rows have reasoning")
+
+
+@pytest.mark.parametrize("template", [PLAIN, FORGETS], ids=["adds", "forgets"])
+def test_answers_of_weight_0_carry_no_loss(template):
+    encoder, losses = encoder_of(template), {}
+    first, answer, *rest = CHAT.messages
+    left = Turn(answer.role, answer.content, '{"weight": 0}')
+    (sample,) = [each for each in encoder.samples([ChatRow((first, left, *rest))], losses)]
+    assert texts(encoder, sample)[1].removeprefix("<think>\n\n</think>\n\n") == "two</s>"
+    assert "one" in texts(encoder, sample)[0]
+    if template == PLAIN:
+        assert list(sample.ids) == list(encoder.sample(CHAT).ids)
+    assert list(encoder.samples([ChatRow((first, left))], losses)) == []
+    assert losses["empty"] == 1

@@ -21,17 +21,27 @@ from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_hea
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
+from forerun.data.own.listed_texts import each_text
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.row_kinds import CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
+from forerun.data.own.word_rows import with_sentences
 from forerun.errors import ForerunError, InvalidSettings, nearest
 from forerun.hardware.catalogue import Device
 from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
-from forerun.runs.data_questions import DataQuestion, direction_of, header_of, of_divided, of_tools, other_meanings
+from forerun.runs.data_questions import (
+    DataQuestion,
+    direction_of,
+    header_of,
+    of_divided,
+    of_tools,
+    other_meanings,
+    part_of,
+)
 from forerun.runs.first_settings import UNKNOWN_PARAMETERS, ModelChoice, choose_model, first_settings, new_head
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
@@ -91,9 +101,12 @@ def propose(
     rows = list(islice(rows_of(every_repair, Repairs(every_repair.repair)), SAMPLE_ROWS))
     proposals = recognise(rows, workload=task)
     best = with_header(proposals[0], fields)
+    stated, part_questions = part_of(best, rows)
+    best = replace(best, fields={**best.fields, **stated})
+    rows = list(each_text(with_sentences(rows, best.fields, source, Repairs(every_repair.repair)), best.fields))
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
-    questions += layout_questions
+    questions += [*layout_questions, *part_questions]
     questions += direction_of(best)
     if task is None:
         questions += other_meanings(source, best, rows)
@@ -113,9 +126,8 @@ def propose(
     content = _content(source, best.workload, stated, sections)
     questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
     reasons |= {"workload": best.reason, "data.format": best.reason}
-    proposal = DataProposal(
-        content, reasons, tuple(questions), inspection, row_meaning(source), choice.better, device.name
-    )
+    meaning = "a sentence of words" if "sentence" in layout.fields else row_meaning(source)
+    proposal = DataProposal(content, reasons, tuple(questions), inspection, meaning, choice.better, device.name)
     return _with_forecast(proposal, device, forecaster, on_progress)
 
 

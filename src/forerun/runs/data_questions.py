@@ -5,21 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.data.own.columnar import is_arrow_folder
-from forerun.data.own.columns import Column, Row, columns_of, value_at
-from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values
+from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
+from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, table_kind
-from forerun.data.own.format_parts import ALIASES, Proposal
+from forerun.data.own.format_parts import ALIASES, PARTS, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
+from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
+from forerun.data.own.row_kinds import REASONING
+from forerun.data.own.rows import NO_ID
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
+MOST_SHOWN = 60
+"""Characters of a text in a question."""
 MOST_WORDS = 1.5
 """Mean words of a row below which rows are single words."""
 
@@ -49,12 +55,14 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     questions = [_of_tabs()] if is_text else []
     is_table = is_text or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
     repeat = name_among_values(path) if is_table else None
-    if repeat is None:
+    sentence = text_as_name(path) if is_table and repeat is None else ""
+    if repeat is not None:
+        why = f"Its {repeat.name!r} is the value of {repeat.times} of the next {repeat.rows} rows of that column."
+    elif sentence:
+        why = f"Its {sentence[:MOST_SHOWN]!r} seems a text, as those below it."
+    else:
         return {}, questions
-    text = (
-        f"does the first line name the columns? Its {repeat.name!r} is the value of {repeat.times} of the next "
-        f"{repeat.rows} rows of that column."
-    )
+    text = f"does the first line name the columns? {why}"
     default = f"header: {NO_HEADER}, it is a row, and the columns are column_1, column_2"
     question = DataQuestion("data.fields", text, default, (f"header: {HEADER}, it names them",))
     return {"header": NO_HEADER}, [*questions, question]
@@ -82,8 +90,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
-    if best.format == "prompt-completion":
-        return _of_verdicts(best, columns)
+    if best.format in ("prompt-completion", "alpaca"):
+        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns)]
     if best.format != "text":
         return []
     texts = [text for row in rows[:SHOWN] if isinstance(text := row.get(best.fields["text"]), str)]
@@ -97,6 +105,18 @@ def _are_words(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     """Whether labels are tags as those of words in sentences, and texts single words."""
     text, label = columns.get(best.fields["text"]), best.fields["label"]
     return text is not None and text.mean_words < MOST_WORDS and are_tags([value_at(row, label) for row in rows])
+
+
+def part_of(best: Proposal, rows: Sequence[Row]) -> tuple[dict[str, str], list[DataQuestion]]:
+    """What `data.fields` says of a column of parts that is not called `split`, and what is to be asked of it."""
+    columns = columns_of(rows)
+    column = next((c.name for c in columns.values() if c.are_parts and c.name not in best.fields.values()), None)
+    if column is None or "split" in columns:
+        return {}, []
+    text = f"does the column {column!r} say which rows are trained on and which judge? It holds words such as "
+    text += f"{', '.join(sorted({str(row[column]) for row in rows})[:SHOWN])}."
+    other = f"split: {NO_ID}, it means something else, and parts are drawn anew"
+    return {"split": column}, [DataQuestion("data.fields", text, f"split: {column}, it does", (other,))]
 
 
 def direction_of(best: Proposal) -> list[DataQuestion]:
@@ -174,7 +194,21 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
         return []
     text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
     other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
-    return [DataQuestion("data.format", text, "all", (other,))]
+    asks, answers = (best.fields[part] for part in PARTS[best.format].required)
+    judged = f"text: {asks}, pair: {answers}, label: {column.name}"
+    judge = f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}"
+    return [DataQuestion("data.format", text, "all", (other, judge))]
+
+
+def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Reasoning in a column of its own, which no part of a question and an answer is."""
+    unused = (c for c in columns.values() if c.kind == "text" and c.name not in best.fields.values())
+    column = next((c for c in unused if c.name.lower() in REASONINGS), None)
+    if column is None:
+        return []
+    text = f"are answers to be learned without their reasoning? The column {column.name!r} holds some."
+    other = "with it: give messages, whose answers have a field reasoning_content, or write it into the answers"
+    return [DataQuestion("data.format", text, "without", (other,))]
 
 
 def _of_folders(folder: Path) -> list[DataQuestion]:
@@ -194,11 +228,10 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     unused = next((c for c in columns.values() if _is_annotation(c) and c.name != own), None)
     if unused is not None:
         example = str(next(row[unused.name] for row in rows if row.get(unused.name)))[:40]
-        values, other = (
-            f"its values, such as {example!r}, are no classes",
-            "an annotation of places in a text is read as ",
+        values = f"its values, such as {example!r}, are no classes"
+        other = (
+            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists"
         )
-        other += "words and tags, a .conll file"
         if unused.kind == "text":
             values = f"{unused.distinct:,} of its {unused.values:,} values differ (such as {example!r})"
             other = "a date or amount is learned as a number: write a column of numbers, name it in data.fields.label, "
@@ -207,13 +240,31 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
         return [DataQuestion("data.format", text, "text alone", (other,))]
     beside = labelled_by_values(columns, own)
     if not beside:
-        return []
+        return _of_unread(own, rows, columns)
     text = f"is the text alone to be learned? {beside[0].reason}"
     others = tuple(
         f"workload: {p.workload}, format: labelled, fields: {{text: {p.fields['text']}, label: {p.fields['label']}}}"
         for p in beside[:SHOWN]
     )
     return [DataQuestion("data.format", text, "text alone", others)]
+
+
+def _of_unread(own: str, rows: Sequence[Row], columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """A column of amounts that are no numbers as they are written, or of lists, beside a text."""
+    for column in columns.values():
+        values = [value for row in rows if not is_empty(value := row.get(column.name))]
+        are_amounts = column.kind == "text" and all_amounts([str(value) for value in values])
+        is_structure = column.kind in ("mixed", "texts", "mapping") and "." not in column.name
+        is_longer = sum(len(str(value)) for value in values) > len(rows) * columns[own].mean_length
+        if column.name == own or not values or not (are_amounts or (is_structure and is_longer)):
+            continue
+        other = "write it into columns of texts, numbers or names of classes, and ask forerun init again"
+        if are_amounts:
+            other = "write plain numbers such as 1180.5, and ask forerun init again: they are learned as a number"
+        text = f"shall the column {column.name!r} not be learned? Its values, such as {str(values[0])[:40]!r}, are "
+        text += "amounts that are not read as numbers." if are_amounts else "no format that is read."
+        return [DataQuestion("data.format", text, "text alone", (other,))]
+    return []
 
 
 def _is_annotation(column: Column) -> bool:

@@ -1,5 +1,5 @@
 from forerun.data.own.formats import recognise
-from forerun.runs.data_questions import direction_of, header_of, other_meanings
+from forerun.runs.data_questions import direction_of, header_of, other_meanings, part_of
 
 TEXTS = [f"some words about thing {n} and {n * n}" for n in range(40)]
 
@@ -11,6 +11,20 @@ def test_a_first_line_that_seems_a_row_is_asked(tmp_path):
     assert fields == {"header": "none"}
     assert (question.setting, question.others) == ("data.fields", ("header: first, it names them",))
     assert header_of("rows.jsonl") == ({}, [])
+
+
+def test_a_first_line_of_sentences_is_asked(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"{text}.\t{text[::-1]} !\tby {n}\n" for n, text in enumerate(TEXTS)))
+    fields, (question,) = header_of(str(path))
+    assert fields == {"header": "none"}
+    assert "Its 'some words about thing 0 and 0.' seems a text" in question.text
+    path.write_text(f"{'long ' * 50}\tb\n" * 3 + "a\tb\n")
+    assert header_of(str(path))[0] == {"header": "none"}
+    path.write_text("What is it?\tOf whom\n" + "".join(f"{text}.\t{n}\n" for n, text in enumerate(TEXTS)))
+    assert header_of(str(path)) == ({}, [])
+    path.write_text("How are you?\tSince when?\n" + "".join(f"{text}\t{n}\n" for n, text in enumerate(TEXTS)))
+    assert header_of(str(path)) == ({}, [])
 
 
 def test_lines_with_as_many_tabs_are_asked(tmp_path):
@@ -55,8 +69,8 @@ def questions(rows):
 def test_a_column_called_label_is_not_passed_over_in_silence():
     (question,) = questions([{"text": text, "label": f"2004-01-{n:02}"} for n, text in enumerate(TEXTS)])
     assert "40 of its 40 values differ (such as '2004-01-00')" in question.text
-    (question,) = questions([{"text": text, "entities": [{"start": 0, "label": "A"}]} for text in TEXTS])
-    assert "a .conll file" in question.others[0]
+    (question,) = questions([{"text": text, "annotations": [{"value": {"choices": ["A"]}}]} for text in TEXTS])
+    assert "a list of [start, end, label]" in question.others[0]
     (question,) = questions(
         [{"text": text, "stance": "ab"[n % 2], "shop": "cd"[n % 2]} for n, text in enumerate(TEXTS)]
     )
@@ -68,6 +82,11 @@ def test_answers_of_which_some_are_bad_are_asked():
     rows = [{"prompt": text, "completion": text[::-1], "label": n % 2 == 0} for n, text in enumerate(TEXTS)]
     (question,) = questions(rows)
     assert "says yes of some and no of others" in question.text
+    assert question.others[1].endswith("fields: {text: prompt, pair: completion, label: label}")
+    (question,) = questions(
+        [{"instruction": r["prompt"], "output": r["completion"], "input": "", "label": r["label"]} for r in rows]
+    )
+    assert question.others[1].endswith("fields: {text: instruction, pair: output, label: label}")
 
 
 def test_lines_of_words_and_tags_are_asked():
@@ -81,3 +100,32 @@ def test_a_table_of_single_words_with_tags_is_asked_whether_sentences_are_meant(
     assert question.default == "words"
     assert ".conll" in question.others[0]
     assert questions([{"Wort": f"ein Wort {n} hier", "Tag": tags[n % 3]} for n in range(40)]) == []
+
+
+def test_a_column_of_parts_by_another_name_says_them():
+    rows = [{"text": text, "kind": "ab"[n % 2], "set": ("train", "dev", "test")[n % 3]} for n, text in enumerate(TEXTS)]
+    best = recognise(rows)[0]
+    assert best.fields == {"text": "text", "label": "kind"}
+    fields, (question,) = part_of(best, rows)
+    assert fields == {"split": "set"}
+    assert "words such as dev, test, train." in question.text
+    assert part_of(best, [{**row, "split": "train"} for row in rows]) == ({}, [])
+    assert part_of(best, [{**row, "set": "test"} for row in rows]) == ({}, [])
+
+
+def test_what_is_not_read_beside_a_text_is_not_passed_over_in_silence():
+    (question,) = questions([{"text": text, "price": f"{n},{n + 100} €"} for n, text in enumerate(TEXTS)])
+    assert "shall the column 'price' not be learned? Its values, such as '0,100 €', are amounts" in question.text
+    (question,) = questions([{"query": text, "hits": [text[::-1], text]} for text in TEXTS])
+    assert "shall the column 'hits' not be learned?" in question.text
+    (question,) = questions(
+        [{"title": text, "mapping": {f"{n}": {"content": text * 3}}} for n, text in enumerate(TEXTS)]
+    )
+    assert "the column 'mapping'" in question.text
+    assert questions([{"text": text, "meta": {"page": n}} for n, text in enumerate(TEXTS)]) == []
+
+
+def test_reasoning_beside_an_answer_is_asked():
+    rows = [{"prompt": text, "thinking": text * 2, "completion": text[::-1]} for text in TEXTS]
+    (question,) = questions(rows)
+    assert "The column 'thinking' holds some." in question.text

@@ -29,6 +29,8 @@ ROWS_AT_ONCE = 256
 """Rows that are read, answered and written before the next ones."""
 NOT_COUNTED = ("tokens", "words", "truncated")
 """Parts of an answer that say nothing of the row."""
+ROW_PARTS = ("header", "id", "sentence", "words", "tags")
+"""Parts of `data.fields` that say what a row of a file is."""
 UNANSWERED: Repair = "empty-texts"
 MEANINGS_HERE: Mapping[Repair, str] = {**MEANINGS, UNANSWERED: "writes rows with an empty text without an answer"}
 SUFFIXES = (".jsonl", ".csv", ".tsv")
@@ -130,8 +132,8 @@ def _answered(
     trained: TrainedModel, source: str, answers: Answers, repairs: Repairs, truncated: Counter[bool]
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row and its answer, of empty values where there is no question."""
-    header = {part: name for part, name in trained.facts.fields.items() if part == "header"}
-    numbered = enumerate(read_own_rows(source, repairs=repairs, fields=header), start=1)
+    parts = {part: name for part, name in trained.facts.fields.items() if part in ROW_PARTS}
+    numbered = enumerate(read_own_rows(source, repairs=repairs, fields=parts), start=1)
     keys: list[str] = []
     early: list[Row] = []  # rows before the first answer, by which columns are known
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):

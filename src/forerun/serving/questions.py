@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from forerun.data.own.canonical import checked_row
+from forerun.data.own.columns import value_at
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
@@ -28,9 +29,9 @@ from forerun.settings.schema import DataFormat
 
 STAND_IN = "?"
 ANSWERS: dict[str, tuple[str, ...]] = {
-    "labelled": ("label",), "tagged": ("tags",), "alpaca": ("output",), "prompt-completion": ("completion",),
-    "translation": ("target",), "preference": ("chosen", "rejected"), "pairs": ("positive",),
-    "triplets": ("positive", "negative"),
+    "labelled": ("label",), "tagged": ("tags",), "spans": ("spans",), "alpaca": ("output",),
+    "prompt-completion": ("completion",), "translation": ("target",), "preference": ("chosen", "rejected"),
+    "pairs": ("positive",), "triplets": ("positive", "negative"),
 }  # fmt: skip
 """Parts of each format that a model answers, or that only training needs."""
 
@@ -68,7 +69,8 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
         case LabelledRow(text, pair):
             return Question(text, pair)
         case TaggedRow(words):
-            return Question(words=words)
+            text = str(value_at(row, facts.fields["text"])) if facts.format == "spans" else ""
+            return Question(text, words=words)
         case TranslationRow(source):
             return Question(source)
         case PairRow(anchor) | TripletRow(anchor):
@@ -99,6 +101,8 @@ def _stand_ins(row: Mapping[str, Any], facts: TaskFacts, where: str) -> dict[str
     if facts.format == "tagged":
         words = row.get(facts.fields["words"]) or ()
         return {columns["tags"]: [STAND_IN] * len(words.split() if isinstance(words, str) else words)}
+    if facts.format == "spans":
+        return {columns["spans"]: []}
     values = {part: STAND_IN for part in columns}
     if facts.format == "labelled":
         values["label"] = 0 if facts.label_kind == "number" else STAND_IN  # type: ignore[assignment]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from forerun.data.own.row_kinds import TaggedRow
+from forerun.data.own.spans import spans_of_tags, words_of
 from forerun.data.sampler import LENGTH_MULTIPLE
 from forerun.data.token_data import IGNORED
 from forerun.errors import NotSupported
@@ -56,6 +57,9 @@ class RowModel:
             raise NotSupported(
                 "The model was trained on single texts and would not know a second one. Send texts, or train on pairs."
             )
+        if self.kind == "tags" and self.facts.format == "spans":
+            words = (tuple(word for word, _, _ in words_of(text)) for text, _ in rows)
+            return self.questions([Question(text, words=each) for (text, _), each in zip(rows, words, strict=True)])
         if self.kind == "tags":
             return self.questions([Question(words=tuple(text.split())) for text, _ in rows])
         return self.questions([Question(text, pair) for text, pair in rows])
@@ -100,7 +104,12 @@ class RowModel:
         if self.kind == "tags":
             row = TaggedRow(question.words, (self.facts.label_names[0],) * len(question.words))
             sample = tagged_sample(row, self.facts, self.tokenizer)
-            return {"input_ids": list(sample.ids), "first_pieces": sample.target, "words": question.words}
+            return {
+                "input_ids": list(sample.ids),
+                "first_pieces": sample.target,
+                "words": question.words,
+                "text": question.text,
+            }
         both = self.tokenizer(question.text, question.pair, return_token_type_ids=self.facts.is_paired, **options)
         return {**both, "text": question.text}
 
@@ -108,7 +117,7 @@ class RowModel:
         """Whether the text goes on after the tokens that the model reads, as many as in training."""
         most = self.facts.sequence_length
         if self.kind == "tags":
-            return sum(label != IGNORED for label in encoded["first_pieces"]) < len(question.words)
+            return bool(sum(label != IGNORED for label in encoded["first_pieces"]) < len(question.words))
         if len(encoded["input_ids"]) < most:
             return False
         return len(self.tokenizer(question.text, question.pair, verbose=False)["input_ids"]) > most
@@ -145,12 +154,14 @@ class RowModel:
         return label_answer(output.numpy(), self.facts)
 
     def _tags(self, output: Tensor, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """The tag of each word, by its first piece; words that were cut off have none."""
+        """The tag of each word, by its first piece; words that were cut off have none. Of a text also the places."""
         best = output.argmax(-1).tolist()
         places = [place for place, label in enumerate(encoded["first_pieces"]) if label != IGNORED]
         tags: list[str | None] = [self.facts.label_names[best[place]] for place in places]
         words = list(encoded["words"])
-        return {"words": words, "tags": tags + [None] * (len(words) - len(tags))}
+        tags += [None] * (len(words) - len(tags))
+        spans = {"spans": spans_of_tags(encoded["text"], tags)} if encoded["text"] else {}
+        return {**spans, "words": words, "tags": tags}
 
 
 def label_answer(logits: np.ndarray, facts: TaskFacts) -> dict[str, Any]:

@@ -51,3 +51,11 @@ def test_a_row_with_an_empty_text_is_no_question_where_that_is_allowed():
     repairs = Repairs(("empty-texts",))
     assert question_of({"body": " "}, labelled, "row 1", repairs) is None
     assert repairs.counts == {"empty-texts": 1}
+
+
+def test_a_text_with_places_is_asked_by_its_words():
+    spans = facts(format="spans", fields={"text": "data.text", "spans": "annotations"}, label_names=("O", "B-LOC"))
+    asked = {"data": {"text": "To Paris."}}
+    question = question_of(asked, spans, "row 1", Repairs())
+    assert (question.text, question.words) == ("To Paris.", ("To", "Paris", "."))
+    assert question_of({**asked, "annotations": [[0, 99, "X"]]}, spans, "row 1", Repairs()) == question

@@ -29,11 +29,12 @@ from forerun.settings.section import Section as Section
 Share = Annotated[float, Field(ge=0, lt=1)]
 DataFormat = Literal[
     "auto", "text", "labelled", "tagged", "messages", "conversations", "alpaca", "prompt-completion", "translation",
-    "preference", "pairs", "triplets",
+    "preference", "pairs", "triplets", "spans",
 ]  # fmt: skip
-"""`text` plain text; `labelled` one or two texts and a label; `tagged` words and their tags; `messages` and
-`conversations` chats as TRL and ShareGPT write them; `alpaca` instruction, input, output; `translation` a text and what
-to make of it; `preference` prompt, chosen, rejected; `pairs`, `triplets` texts that belong together, or do not."""
+"""`text` plain text; `labelled` one or two texts and a label; `tagged` words and their tags; `spans` a text and places
+in it; `messages` and `conversations` chats as TRL and ShareGPT write them; `alpaca` instruction, input, output;
+`translation` a text and what to make of it; `preference` prompt, chosen, rejected; `pairs`, `triplets` texts that
+belong together, or do not."""
 Repair = Literal[
     "empty-texts", "missing-labels", "none-apply", "ragged-rows", "broken-lines", "encoding", "repeated-ids",
     "tool-calls", "broken-tools", "equal-answers", "answers-first",

@@ -4,7 +4,7 @@
 
 with unit vectors a and b: mean of the encoder's outputs over the tokens of the text. The negatives of a pair are the
 other right-hand sides of the whole optimizer step, however it is split into micro-batches (see `workload.SpansStep`).
-Of triplets, the third texts of the whole step are negatives of every pair too.
+Of triplets, the third texts of the whole step are negatives of every pair too. Texts that come again are left out.
 
 Source: van den Oord et al. 2018 (arXiv 1807.03748), equation 4; t = 0.05 as in Gao et al. 2021 (arXiv 2104.08821).
 """
@@ -23,6 +23,10 @@ from forerun.settings.schema import Settings
 from forerun.step.workload import Batch, LossSum
 
 TEMPERATURE = 0.05
+EXCLUDED = -1e30
+"""Similarity of a text that is no negative, so that its exponential is 0 in fp32."""
+KEY = "key"
+"""End of the keys of a batch that hold a number for each text of a side, equal for equal texts."""
 OTHER = "other_"
 """Prefix of the keys of a batch that belong to the right-hand side."""
 NEGATIVE = "negative_"
@@ -69,7 +73,14 @@ class Pairs:
         left, *right = outputs
         candidates = torch.cat(right) if len(right) > 1 else right[0]
         similarity = left.float() @ candidates.float().T / TEMPERATURE
+        excluded = self.excluded(batches)
+        if excluded is not None:
+            similarity = similarity.masked_fill(excluded, EXCLUDED)
         return LossSum(F.cross_entropy(similarity, torch.arange(len(left), device=left.device), reduction="sum"))
+
+    def excluded(self, batches: Sequence[Batch]) -> Tensor | None:
+        """Candidates (B, C) that are no negatives of a pair; None where every other one is."""
+        return None
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """The loss of one micro-batch that is a whole step."""
@@ -89,9 +100,27 @@ class Pairs:
 
 
 class Embeddings(Pairs):
-    """The same for own data: pairs, or triplets."""
+    """The same for own data: pairs, or triplets, in which texts may come again.
+
+    A right-hand side with the same text, or of a pair with the same left-hand side, is no negative of a pair.
+    """
 
     name = "embedding"
+
+    def example_batch(self, settings: Settings, size: int, length: int) -> Batch:
+        """As of pairs, and what tells texts apart, (B,) each side."""
+        keys = {f"{side}{KEY}": torch.arange(size) + size * n for n, side in enumerate(self.sides)}
+        return {**super().example_batch(settings, size, length), **keys}
+
+    def excluded(self, batches: Sequence[Batch]) -> Tensor | None:
+        """Which candidates are no negatives of which pair; nothing where batches do not tell texts apart."""
+        if any(f"{side}{KEY}" not in batch for batch in batches for side in self.sides) or not batches:
+            return None
+        left, right, *negatives = (torch.cat([batch[f"{side}{KEY}"] for batch in batches]) for side in self.sides)
+        candidates = torch.cat([right, *negatives])
+        equal = right[:, None] == candidates[None, :]
+        equal[:, : len(right)] |= left[:, None] == left[None, :]
+        return equal.fill_diagonal_(False)
 
 
 def pooled(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:

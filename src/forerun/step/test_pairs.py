@@ -5,7 +5,7 @@ import torch
 
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
-from forerun.step.pairs import TEMPERATURE, Pairs
+from forerun.step.pairs import TEMPERATURE, Embeddings, Pairs
 from forerun.step.training_step import StepObserver
 
 DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
@@ -41,6 +41,27 @@ def test_it_is_the_formula():
     scores = (left @ right.T / TEMPERATURE).exp()
     expected = -sum((scores[i, i] / scores[i].sum()).log() for i in range(3))
     assert Pairs().loss_of((left, right), []).sum.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_texts_that_come_again_are_no_negatives():
+    left, right, negatives = torch.nn.functional.normalize(torch.randn(3, 3, 5), dim=-1).unbind()
+    batch = {
+        "key": torch.tensor([1, 2, 1]),
+        "other_key": torch.tensor([5, 6, 7]),
+        "negative_key": torch.tensor([9, 5, 8]),
+    }
+    scores = (left @ torch.cat([right, negatives]).T / TEMPERATURE).exp()
+    scores[0, [2, 4]] = scores[2, 0] = 0  # another text of the same anchor; the same text among the negatives
+    expected = -sum((scores[i, i] / scores[i].sum()).log() for i in range(3))
+    workload = Embeddings(has_negatives=True)
+    parts = [{name: values[:1] for name, values in batch.items()}, {name: values[1:] for name, values in batch.items()}]
+    for batches in ([batch], parts):
+        assert workload.loss_of((left, right, negatives), batches).sum.item() == pytest.approx(
+            expected.item(), rel=1e-5
+        )
+    batch |= {"key": torch.arange(3), "negative_key": torch.arange(20, 23)}
+    plain = Pairs(has_negatives=True).loss_of((left, right, negatives), [batch]).sum
+    assert workload.loss_of((left, right, negatives), [batch]).sum == plain
 
 
 @pytest.mark.parity

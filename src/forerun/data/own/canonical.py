@@ -23,7 +23,9 @@ from forerun.data.own.row_kinds import (
     TripletRow,
     Turn,
     reasoning_of,
+    weight_of,
 )
+from forerun.data.own.spans import spans_of, tags_of
 from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
 from forerun.data.own.tool_columns import tools_text
 from forerun.errors import BadData
@@ -43,7 +45,7 @@ SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
 MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
     "messages": ("system", "tools"), "conversations": ("system", "tools"),
     "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
-    "preference": ("prompt", "input", "system", "tools"),
+    "preference": ("prompt", "input", "system", "tools"), "tagged": ("sentence",),
 }  # fmt: skip
 """Parts of a format that a row can do without."""
 
@@ -75,10 +77,10 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         is_missing = says_nothing(value, layout.labels) if part == "label" else is_empty(value)
         if part in optional or part in NO_PARTS or not is_missing:
             continue
-        if part not in ("label", "tags"):
+        if part not in ("label", "tags", "spans"):
             rule = f"the column {column!r} ({part}) holds text; found none.{_columns_if_missing(column, row)}"
             repairs.allow("empty-texts", where, rule)
-        elif layout.labels == "several" and isinstance(value, list | tuple):
+        elif (layout.labels == "several" or part == "spans") and isinstance(value, list | tuple):
             continue  # an empty list says that none applies
         else:
             actual = "none" if is_empty(value) else f"{value!r}, as programs write an empty cell"
@@ -111,6 +113,8 @@ def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | No
             )
         case "tagged":
             return reader.tagged()
+        case "spans":
+            return reader.spans()
         case "messages" | "conversations":
             return ChatRow((*reader.system(), *reader.turns(layout.format)), tools=reader.tools())
         case "alpaca":
@@ -166,6 +170,17 @@ class _Reader:
         words, tags = (self._list_of_texts(part) for part in ("words", "tags"))
         if len(words) != len(tags):
             raise self._fault("tags", f"one tag for each of {len(words)} words", f"{len(tags)} tags")
+        return TaggedRow(words, tags)
+
+    def spans(self) -> TaggedRow:
+        spans = spans_of(self.value("spans"))
+        if spans is None:
+            raise self._fault("spans", "a list of places with start, end and label", self.value("spans"))
+        try:
+            words, tags = tags_of(self.text("text"), spans)
+        except ValueError as error:
+            column = self._layout.fields["spans"]
+            raise BadData(f"{self._where}: the column {column!r} names {error}. Correct it.") from error
         return TaggedRow(words, tags)
 
     def system(self) -> tuple[Turn, ...]:
@@ -300,12 +315,12 @@ class _Reader:
             content = "".join(p["text"] for p in content)
         if role == "assistant" and (calls := calls_of(message)):
             text = content if isinstance(content, str) and not is_caller(message) else ""
-            return self._turn_of_calls(part, text, calls, reasoning_of(message))
+            return self._turn_of_calls(part, text, calls, {**reasoning_of(message), **weight_of(message)})
         if not isinstance(content, str) or (role == "assistant" and not content.strip()):
             raise self._fault(part, f"a text in each message of {role} (pictures are not read)", message)
         keys = ("tool_call_id", "name") if role == "tool" else ()
         more = {key: message[key] for key in keys if _is_text(message.get(key))}
-        more |= reasoning_of(message) if role == "assistant" else {}
+        more |= {**reasoning_of(message), **weight_of(message)} if role == "assistant" else {}
         return Turn(role, self._whole(part, content), self._json(part, more))
 
     def _turn_of_calls(self, part: str, content: str, calls: list[Any], more: Mapping[str, Any]) -> Turn:

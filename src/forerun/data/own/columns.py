@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.data.own.python_lists import python_list
+from forerun.data.own.spans import spans_of
 
 Row = Mapping[str, Any]
 ColumnKind = Literal["empty", "text", "number", "messages", "turns", "mapping", "texts", "numbers", "mixed"]
 """`messages` lists of role and content, `turns` lists of from and value, `texts` and `numbers` lists of those."""
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 """Words of a column that says yes or no."""
+SPLIT_WORDS = {
+    "train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val",
+    "eval": "val", "test": "test", "testing": "test",
+}  # fmt: skip
+"""Words for a part of the data → the part."""
 UNSEEN = " \t\r\n\xa0\u2028\u2029\u3000\u200b\u200c\u200d\u2060\ufeff"
 """Characters that show nothing; `str.strip` leaves those of no width."""
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,(\d{1,2}|\d{4,})\s*")
@@ -57,6 +63,10 @@ class Column:
     """Whether some of its values are lists of descriptions of tools."""
     are_flags: bool = False
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
+    are_spans: bool = False
+    """Whether all its values name places in a text and what they are."""
+    are_parts: bool = False
+    """Whether every row has a word for a part of the data, `train`, `dev`, `test`, and training is among them."""
 
 
 def value_at(row: Row, column: str) -> Any:
@@ -188,8 +198,15 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         mean_words=sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0,
         are_running=len(set(numbers)) == len(present) > 1 and all(map(float.is_integer, numbers)),
         has_tools=any(map(are_tools, present)),
+        are_spans=bool(present) and all(spans_of(value) is not None for value in present),
+        are_parts=len(words) == len(values) and _are_parts(words),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )
+
+
+def _are_parts(words: Sequence[str]) -> bool:
+    parts = {SPLIT_WORDS.get(word) for word in words}
+    return "train" in parts and None not in parts
 
 
 def _common_kind(kinds: set[ColumnKind], are_texts: bool) -> ColumnKind:

@@ -8,7 +8,7 @@ Excel's first line `sep=;` names the delimiter and is no row. Nor are comments: 
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -30,6 +30,7 @@ QUOTED = re.compile(r'"([^"]|"")*"')
 NO_HEADER, HEADER = "none", "first"
 LONGEST_NAME = 200
 """Characters; a longer first field is text, not the name of a column."""
+SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
 HOPELESS = ("end of data", "field larger", "new-line")
 """Words of errors after which rows cannot be told apart."""
 csv.field_size_limit(LONGEST_LINE)
@@ -69,12 +70,7 @@ def name_among_values(path: Path) -> NameAmongValues | None:
 
     Lines that repeat the whole header, and names that only number the columns (0, 1, 2 …), say nothing.
     """
-    lines = _first_lines(path, LOOKED_AT)[comment_lines(path) :]
-    rows = csv.reader(lines[1:] if lines and _is_mark(lines[0]) else lines, delimiter=delimiter_of(path))
-    try:
-        names, *others = [row for row in rows if row] or [[]]
-    except csv.Error:
-        return None
+    names, *others = _first_rows(path) or [[]]
     if names in ([str(n) for n in range(len(names))], [str(n + 1) for n in range(len(names))]):
         return None
     others = [row for row in others if row != names]
@@ -85,6 +81,14 @@ def name_among_values(path: Path) -> NameAmongValues | None:
     count, name = max(counts, default=(0, ""))
     is_often = count >= max(2, OFTEN * len(others))
     return NameAmongValues(name, count, len(others)) if is_often else None
+
+
+def text_as_name(path: Path) -> str:
+    """The cell of the first line that seems a text and no name: too long, or a sentence above sentences; else empty."""
+    rows = _first_rows(path)
+    names, others = (rows[0], rows[1:]) if rows else ([], [])
+    columns = [[row[place].strip() for row in others if place < len(row)] for place in range(len(names))]
+    return next((n for n, cells in zip(names, columns, strict=True) if cells and _is_text_above(n.strip(), cells)), "")
 
 
 def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> Iterator[tuple[int, Row]]:
@@ -125,7 +129,10 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
             continue
         if len(fields) != len(names):
             model = f"line {before + 1}" if header == NO_HEADER else "the header"
-            rule = f"has {len(names)} fields, as {model}; found {len(fields)}."
+            are = "field" if len(names) == 1 else "fields"
+            rule = f"has {len(names)} {are}, as {model}; found {len(fields)}."
+            if len(fields) > len(names):
+                rule += f" A text with {delimiter!r} in it stands in quotes."
             repairs.allow("ragged-rows", f"{path}, line {line}", rule)
             continue
         if header != NO_HEADER and len(names) > 1 and [fields[0].removeprefix("\ufeff"), *fields[1:]] == header_cells:
@@ -173,6 +180,22 @@ def _names(path: Path, names: list[str], header: str | None, line: int) -> list[
     if twice:
         raise BadData(f"{path}, line {line}: each column has a name of its own; found {twice[0]!r} twice. Rename one.")
     return names
+
+
+def _first_rows(path: Path) -> list[list[str]]:
+    """The first rows, that of names among them; none where they cannot be read."""
+    lines = _first_lines(path, LOOKED_AT)[comment_lines(path) :]
+    rows = csv.reader(lines[1:] if lines and _is_mark(lines[0]) else lines, delimiter=delimiter_of(path))
+    try:
+        return [row for row in rows if row]
+    except csv.Error:
+        return []
+
+
+def _is_text_above(name: str, cells: Sequence[str]) -> bool:
+    """Whether a name is too long for one, or ends as most of the cells below it do, as a sentence does."""
+    alike = sum(cell.endswith(name[-1:]) for cell in cells)
+    return len(name) > LONGEST_NAME or (name.endswith(SENTENCE_ENDS) and 2 * alike > len(cells))
 
 
 def _first_lines(path: Path, count: int) -> list[str]:

@@ -8,15 +8,22 @@ from forerun.data.own.tool_columns import REMEDY
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
 """Times that the most frequent label outnumbers the rarest."""
+MARKED = 0.2
+"""Share of rows with markup from which it is the data's way, and no subject of a text."""
 SHOWN = 5
 """Labels, or pairs of them, that are named; all are counted."""
 
 
 def findings_of(
-    i: Inspection, rows_of_labels: Mapping[str, int] | None, *, are_tags_unnamed: bool = False, tools: str = ""
+    i: Inspection,
+    rows_of_labels: Mapping[str, int] | None,
+    *,
+    are_tags_unnamed: bool = False,
+    tools: str = "",
+    dated: str = "",
 ) -> list[DataFinding]:
     """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes, and
-    `tools` is a sentence on tools that are not read."""
+    `tools` is a sentence on tools that are not read, `dated` a column of dates."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
     if are_tags_unnamed:
         text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
@@ -24,6 +31,10 @@ def findings_of(
         findings.append(_finding("warning", "tags without names", text, remedy))
     if tools:
         findings.append(_finding("warning", "tools not read", tools, REMEDY))
+    if dated and not i.stated_parts:
+        text = f"the column {dated!r} holds dates, and rows are drawn into parts without regard to them."
+        remedy = f"To be judged by the latest rows, as a model meets them in use, set data.order_by: {dated}."
+        findings.append(_finding("note", "dated", text, remedy))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 
@@ -98,6 +109,13 @@ def _contents(i: Inspection) -> list[DataFinding]:
     if i.emails:
         text = f"{i.emails:,} rows hold e-mail addresses."
         findings.append(_finding("note", "e-mail addresses", text, "A model can repeat them: replace them."))
+    if i.turns > MARKED * i.sample:
+        text = f"{i.turns:,} of {i.sample:,} sampled rows are texts in which several speak in turn. All is learned,"
+        remedy = "For answers alone give chats: messages of role and content, one chat a row."
+        findings.append(_finding("warning", "turns", f"{text} questions and marks too.", remedy))
+    if i.html > MARKED * i.sample:
+        text = f"{i.html:,} of {i.sample:,} sampled rows hold tags of HTML, which are read as they stand."
+        findings.append(_finding("note", "html", text, "Take them out where they say nothing: they cost tokens."))
     if i.exact_duplicates:
         text = f"{i.exact_duplicates:,} rows repeat another ({i.exact_duplicates / i.rows:.1%})."
         weight = "warning" if i.exact_duplicates > 0.05 * i.rows else "note"

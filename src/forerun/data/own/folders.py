@@ -4,6 +4,8 @@ data/train.csv, data/test.csv          tables; a name that begins with a split g
 data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
 data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
 data/train/pos/1.txt …                 and the split above it; a folder `unsup` has texts without a label
+data/train.en, data/train.de            a text and its translation, line by line (`linked_files.py`)
+data/corpus.jsonl, data/qrels/test.tsv  queries and what answers them
 data/train.txt, data/test.conll        words with their tags, by endings or by what the files hold
 data/a.txt, data/b/c.md                documents
 """
@@ -16,18 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from forerun.data.own.columns import Row
+from forerun.data.own.columns import SPLIT_WORDS, Row
+from forerun.data.own.linked_files import aligned_files, is_collection
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_lines import TextLines, decoded, open_bytes
 from forerun.errors import BadData
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
-SPLIT_WORDS = {
-    "train": "train", "training": "train", "validation": "val", "valid": "val", "val": "val", "dev": "val",
-    "eval": "val", "test": "test", "testing": "test",
-}  # fmt: skip
-"""Words for a part of the data → the part."""
 ABOUT = re.compile(r"(readme|license|licence|source|notice|changelog|citation|attribution)\b.*", re.IGNORECASE)
 """Files about data, which are no data."""
 NO_TEXTS = (
@@ -48,7 +46,7 @@ PROSE = (".md", ".txt", ".text", ".rst", ".html", ".htm")
 class FolderPlan:
     """What is read, and how."""
 
-    kind: Literal["tables", "sentences", "labels", "documents"]
+    kind: Literal["tables", "translations", "collection", "sentences", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
     """Files beside texts that are none, files beside the folders of classes, and links to folders, which are not
@@ -76,6 +74,10 @@ def plan_folder(folder: Path) -> FolderPlan:
     if any(path.name.lower().endswith(PROSE) for path in files):
         beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
         files = [path for path in files if path not in set(beside)]
+    if aligned_files(files):
+        return FolderPlan("translations", tuple(files), tuple(beside))
+    if is_collection(files):
+        return FolderPlan("collection", tuple(files), tuple(beside))
     tables = [path for path in files if table_kind(path)]
     if tables and len(tables) < len(files):
         other = next(path for path in files if not table_kind(path))
@@ -138,7 +140,7 @@ def check_columns(path: Path, names: Sequence[str], first_path: Path, first_name
     if set(names) != set(first_names):
         raise BadData(
             f"data.source: tables of one folder have the same columns; found {', '.join(first_names)} in "
-            f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files."
+            f"{first_path.name} and {', '.join(names)} in {path.name}. Name one of the files, such as that to train on."
         )
 
 

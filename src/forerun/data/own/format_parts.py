@@ -12,11 +12,11 @@ EXACT, ALIAS, VALUES = 3, 2, 1
 ALIASES: dict[str, tuple[str, ...]] = {
     "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
              "document", "article", "excerpt", "description", "abstract", "question", "query", "title", "code",
-             "story"),
+             "story", "data.text"),
     "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
     "label": ("label", "labels", "class", "category", "categories", "sentiment", "intent", "topic", "topics", "tag",
               "target", "emotion", "emotions", "stars", "rating", "score", "is_duplicate", "y", "class index",
-              "class_index", "class_id", "label_id", "polarity", "grade", "note"),
+              "class_index", "class_id", "label_id", "polarity", "grade", "note", "gold_label"),
     "words": ("words", "tokens", "sentence", "text"),
     "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
     "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
@@ -26,19 +26,23 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "input": ("input", "context"),
     "output": ("output", "response", "answer", "completion", "answers.text.0"),
     "history": ("history",),
-    "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages"),
-    "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0"),
-    "chosen": ("chosen", "chosen_response", "accepted", "preferred"),
-    "rejected": ("rejected", "rejected_response", "refused", "dispreferred"),
+    "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages",
+               "input", "user", "human"),
+    "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0",
+                   "output", "assistant", "bot", "gpt"),
+    "chosen": ("chosen", "chosen_response", "accepted", "preferred", "response_j", "better", "good"),
+    "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
-    "positive": ("positive", "pos", "sentence2", "sentence_b", "passage", "answer", "document"),
-    "negative": ("negative", "neg", "hard_negative", "negative_1"),
+    "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
+    "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
+    "spans": ("spans", "entities", "label", "labels", "annotations", "annotation", "ents", "ner"),
+    "sentence": (),
     "tools": ("tools", "functions", "available_tools", "tool_definitions"),
 }  # fmt: skip
-"""Part of a row → names of its column; the first is the format's own."""
+"""Part of a row → names of its column; the first is the format's own. A sentence of words is told by values."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class FormatParts:
 
 
 PARTS: dict[DataFormat, FormatParts] = {
-    "tagged": FormatParts(("words", "tags"), (), ("token-classification",)),
+    "tagged": FormatParts(("words", "tags"), ("sentence",), ("token-classification",)),
+    "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
     "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
     "messages": FormatParts(("messages",), ("system", "tools")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
@@ -67,6 +72,18 @@ PARTS: dict[DataFormat, FormatParts] = {
     "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
 }
 """Formats, those that say most about a row first."""
+TAGGED = ("tagged", "spans")
+"""Formats of rows that are words with a tag each."""
+LANGUAGES = (
+    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
+    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
+    "ur", "vi", "zh",
+)  # fmt: skip
+"""Names of columns that hold a text and its translation (ISO 639-1)."""
+LISTED = ("positive", "positives", "pos", "negative", "negatives", "neg")
+"""Columns that may hold lists of texts, each of which is a row (`listed_texts.py`)."""
+SPEAKERS = (("user", "human"), ("assistant", "bot", "gpt"))
+"""Columns called by who asks and who answers; a user beside other columns is somebody's name."""
 PAIRS_OF_TEXTS = (
     ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("text", "text_pair"),
@@ -79,7 +96,8 @@ ANSWERED_TEXTS = (
 )  # fmt: skip
 """Columns of two texts that are more often learned as question and answer than as a pair with a label."""
 ORIGINS = (
-    "source origin domain site dataset subset split lang language locale country author user date year license file"
+    "source origin domain site dataset subset split lang language locale country author user from sender date year "
+    "license file"
 )
 """Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
 

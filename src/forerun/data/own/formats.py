@@ -14,8 +14,11 @@ from forerun.data.own.format_parts import (
     ALIASES,
     ANSWERED_TEXTS,
     EXACT,
+    LANGUAGES,
+    LISTED,
     PAIRS_OF_TEXTS,
     PARTS,
+    SPEAKERS,
     VALUES,
     Proposal,
 )
@@ -34,6 +37,7 @@ from forerun.data.own.value_formats import (
     tagged_by_values,
     with_pair,
 )
+from forerun.data.own.word_rows import sentences_by_values
 from forerun.errors import BadData, InvalidSettings, nearest
 from forerun.settings.schema import DataFormat, DataSettings
 
@@ -44,12 +48,6 @@ SAMPLE_ROWS = 2000
 MOST_NAMED = 12
 """Columns that an error lists."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
-LANGUAGES = (
-    "ar", "bg", "bn", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it",
-    "ja", "ko", "lt", "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "th", "tr", "uk",
-    "ur", "vi", "zh",
-)  # fmt: skip
-"""Names of columns that hold a text and its translation (ISO 639-1)."""
 TRANSLATION = "translation."
 
 
@@ -93,6 +91,8 @@ def recognise(
     proposals.sort(key=lambda p: (more and p.format == "text", -p.weight))
     if format == "auto" and not fields:
         proposals = _with_alternatives(proposals, columns, formats)
+    if "tagged" in formats and not fields:
+        proposals[:0] = sentences_by_values(columns, rows)
     best = proposals[0]
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)
@@ -204,6 +204,10 @@ def _proposal(
         return None  # two sentences without a score have a label: SNLI, MRPC
     if format == "alpaca" and by_part["instruction"].lower() == "question" and "input" not in by_part and not fields:
         return None  # a question is one of alpaca beside what it is asked about: SQuAD
+    asks, answers = SPEAKERS
+    is_spoken = format == "prompt-completion" and not fields and by_part["prompt"].lower() in asks
+    if is_spoken and by_part["completion"].lower() not in answers:
+        return None
     first = by_part[parts.required[0]]
     if format in ("messages", "conversations"):
         weights = [EXACT]  # by the keys of its lists
@@ -234,6 +238,8 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
         column = by_name.get(name)
         if column is not None and column.name not in used and _plays(part, column):
             return column
+    if part == "spans":
+        return next((c for c in columns.values() if c.are_spans), None)
     if part == "text":
         digits = (by_name[name] for name in ALIASES[part] if name in by_name and by_name[name].name not in used)
         return next((c for c in digits if is_text_of_digits(c, columns)), None)
@@ -260,6 +266,10 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in LISTS[part] or is_spaced
     if part == "label":
         return is_label(column)
+    if part == "spans":
+        return column.are_spans
+    if part in ("positive", "negative") and column.name.lower() in LISTED:
+        return column.kind in ("text", "texts")
     if part == "score":
         return column.kind == "number"
     if part in ("chosen", "rejected", "prompt", "completion"):
@@ -307,6 +317,11 @@ def _nothing_recognised(columns: Mapping[str, Column], formats: Sequence[DataFor
     named = list(columns.values())[:MOST_NAMED]
     described = ", ".join(f"{c.name} ({c.kind}, {c.distinct} different)" for c in named)
     described += f" and {len(columns) - MOST_NAMED:,} more" if len(columns) > MOST_NAMED else ""
+    if all(c.kind == "number" or (c.kind == "text" and comes_again(c)) for c in columns.values()):
+        return (
+            f"data.format: needs a column of texts; found {described}: numbers and classes alone. Name a file that has "
+            f"texts; tables without any are for other tools (gradient boosting)."
+        )
     return (
         f"data.format: needs columns that make up {' or '.join(formats)}; found {described}. "
         f"Say in data.fields which column plays which part: "

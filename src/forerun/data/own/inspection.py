@@ -20,6 +20,7 @@ from forerun.data.own.canonical import checked_row
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.findings import findings_of
 from forerun.data.own.flag_columns import BETWEEN
+from forerun.data.own.format_parts import TAGGED
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.inspection_record import Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
@@ -28,8 +29,17 @@ from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
 from forerun.data.own.rows import rows_of
-from forerun.data.own.splits import HeldOutSplit, SplitKey, hash_of, normalised, own_sources, split_key, split_rows
-from forerun.data.own.text_signs import language_of, signs_in
+from forerun.data.own.splits import (
+    HeldOutSplit,
+    SplitKey,
+    dated_column,
+    hash_of,
+    normalised,
+    own_sources,
+    split_key,
+    split_rows,
+)
+from forerun.data.own.text_signs import language_of, markup_in, signs_in
 from forerun.data.own.tool_columns import unread_tools
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings
@@ -68,6 +78,8 @@ class _Tally:
     codes: dict[str, dict[str, int]] = field(default_factory=dict)
     tools: str = ""
     """A sentence on tools that are not read."""
+    dated: str = ""
+    """A column of dates by which rows could be ordered."""
 
 
 def inspect(
@@ -83,6 +95,7 @@ def inspect(
     repairs, tally = Repairs(tuple(data.repair)), _Tally()
     others = _other_columns(columns_of(rows_sample), layout, data)
     tally.tools = unread_tools(layout, rows_sample)
+    tally.dated = dated_column(rows_sample) if data.order_by is None else ""
     tally.cells = {name: [] for name in others}
     tally.codes = {name: {} for name in others}
     shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -151,6 +164,7 @@ def estimated_tokens(text: str) -> int:
 def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Repairs, layout: RowLayout) -> Inspection:
     hashes = np.frombuffer(bytes(tally.hashes), dtype=">u8")
     places = sorted(tally.texts)
+    markup = markup_in(tally.texts[place] for place in places)
     near, near_leaks = _near(tally, split, places, hashes)
     label_counts = Counter(label for labels in tally.labels for label in labels)
     has_classes = layout.format == "labelled" and layout.labels != "number"
@@ -174,8 +188,10 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         sample=len(places),
         labels=dict(label_counts.most_common(MOST_LABELS)) if layout.labels != "number" else {},
         label_count=len(label_counts),
-        unseen_labels=_unseen(tally, split) if has_classes or layout.format == "tagged" else {},
+        unseen_labels=_unseen(tally, split) if has_classes or layout.format in TAGGED else {},
         languages=dict(Counter(language_of(tally.texts[place]) for place in places).most_common()),
+        html=markup["html"],
+        turns=markup["turns"] if layout.format == "text" else 0,
         emails=tally.emails,
         secrets=tally.secrets,
         signs=sentences,
@@ -185,9 +201,9 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         findings=[],
     )
     inspection = Inspection.model_validate(values)
-    are_unnamed = layout.format == "tagged" and have_no_names(label_counts)
+    are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     counts, tools = label_counts if has_classes else None, tally.tools
-    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools)
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, dated=tally.dated)
     return inspection.model_copy(update={"findings": findings})
 
 

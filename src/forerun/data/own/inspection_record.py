@@ -94,6 +94,10 @@ class Inspection(Record):
     unseen_labels: dict[str, list[str]]
     """Judged part → labels that training rows do not have."""
     languages: dict[str, int]
+    html: int = 0
+    """Rows of the sample with tags of HTML."""
+    turns: int = 0
+    """Rows of plain text of the sample in which a chat is written."""
     emails: int
     secrets: int
     signs: list[str]

@@ -14,6 +14,8 @@ from forerun.data.own.text_lines import LONGEST_LINE, TextLines, text_pieces
 from forerun.errors import BadData
 
 BLANKS = " \t\r\n"
+DATA = "data"
+"""The key of the rows in files that are one object."""
 LETTER = re.compile(f"[^{BLANKS}]")
 
 
@@ -47,6 +49,48 @@ def json_line_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
                     rule += " A file with one object over many lines is no list of rows: give [{…}, {…}]."
                 repairs.allow("broken-lines", f"{path}, line {lines.number}", rule)
         start = lines.position
+
+
+def rows_of_object(path: Path, repairs: Repairs) -> list[Row]:
+    """Rows of a file that is one object with one list of them, as `{"data": […]}`; none of any other file.
+
+    Articles of SQuAD become a row a question, with its context. The file is read whole, so it has the limit of a line.
+    """
+    pieces = text_pieces(path, repairs)
+    text = next(pieces, "")
+    first, _, rest = text.lstrip(BLANKS).partition("\n")
+    if not first.startswith("{") or (rest.strip() and isinstance(_object(first), dict)):
+        return []
+    text += _more(LONGEST_LINE - len(text), pieces) if len(text) < LONGEST_LINE else ""
+    whole = _object(text) if len(text) <= LONGEST_LINE else ""
+    if not isinstance(whole, dict) or any(map(_is_chat, whole.values())):
+        return []
+    lists = [value for value in whole.values() if isinstance(value, list) and len(value) > 1]
+    if DATA in whole or len(lists) != 1:
+        lists = [whole[DATA]] if isinstance(whole.get(DATA), list) else []
+    rows = [row for rows in lists for row in rows]
+    if not all(isinstance(row, dict) for row in rows):
+        return []
+    return [question for article in rows for question in _questions(article)]
+
+
+def _questions(row: Row) -> Iterator[Row]:
+    """The questions of an article of SQuAD; any other row as it is."""
+    if not isinstance(row.get("paragraphs"), list):
+        yield row
+        return
+    for paragraph in _objects(row, "paragraphs"):
+        for question in _objects(paragraph, "qas"):
+            answers = [answer.get("text") for answer in _objects(question, "answers")]
+            yield {
+                "id": question.get("id"), "title": row.get("title"), "context": paragraph.get("context"),
+                "question": question.get("question"), "answers": {"text": answers},
+            }  # fmt: skip
+
+
+def _objects(row: Row, name: str) -> list[Row]:
+    values = row.get(name)
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def single_objects(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
@@ -109,6 +153,9 @@ def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
                 f"characters into the row. Correct it, or write one object a line."
             ) from error
         number += 1
+        match row:
+            case [str(first), dict(annotations)]:  # as spaCy 2 has them
+                row = {"text": first, **annotations}
         if not isinstance(row, dict):
             raise BadData(f"{path}, row {number}: each row is a JSON object; found {type(row).__name__}.")
         yield row

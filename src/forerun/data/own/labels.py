@@ -6,7 +6,7 @@ values, are numbers; `0, 1, 2 …` are classes; other short scales of whole numb
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +48,7 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
     if separator and any(separator in text for text in texts):
         return _of_separated(texts, separator, column)
     distinct = set(texts)
-    if len(distinct) > SCALE and sum(_is_amount(text) for text in distinct) >= MOSTLY * len(distinct):
+    if len(distinct) > SCALE and all_amounts(distinct):
         reason = (
             f"{column} holds {len(distinct)} different amounts or dates, such as {min(distinct)!r}: as classes, each "
         )
@@ -61,7 +61,7 @@ def separator_of(values: Iterable[Any]) -> str | None:
     texts = {str(value) for value in values if isinstance(value, str) and number_of(value) is None}
     for separator in SEPARATORS:
         counts = Counter(part.strip() for text in texts for part in text.split(separator))
-        if any(separator in text for text in texts) and len(counts) < len(texts) and max(counts.values()) > 1:
+        if any(separator in text for text in texts) and len(counts) <= len(texts) and max(counts.values()) > 1:
             return separator
     return None
 
@@ -90,6 +90,11 @@ def label_name(value: Any) -> str:
 def have_no_names(labels: Iterable[str]) -> bool:
     """Whether labels are whole numbers alone, whose names stand elsewhere."""
     return all(label.removeprefix("-").isdecimal() for label in labels)
+
+
+def all_amounts(texts: Collection[str]) -> bool:
+    """Whether nearly all texts are amounts or dates, as people write them."""
+    return sum(_is_amount(text) for text in texts) >= MOSTLY * len(texts)
 
 
 def _is_amount(text: str) -> bool:

@@ -15,6 +15,12 @@ def reasoning_of(message: Mapping[str, Any]) -> dict[str, str]:
     return dict.fromkeys(REASONING, text) if text else {}
 
 
+def weight_of(message: Mapping[str, Any]) -> dict[str, int]:
+    """A weight of 0 where a message says that it is not learned: `weight` of OpenAI, `train` of axolotl."""
+    is_left = message.get("weight") == 0 or any(message.get(name) is False for name in ("train", "training"))
+    return {"weight": 0} if is_left else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One message of a chat."""
@@ -24,7 +30,7 @@ class Turn:
     content: str
     more: str = ""
     """JSON of what a chat template reads besides: `tool_calls` and reasoning of an answer, `tool_call_id` and `name` of
-    a result."""
+    a result; and a `weight` of 0 of an answer that is not learned."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -40,6 +46,11 @@ class Turn:
     def reasoning(self) -> str:
         """What an answer thinks before it speaks; empty where that is no field of its own."""
         return json.loads(self.more).get(REASONING[0], "") if self.more else ""
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether an answer carries loss: not with a weight of 0, as OpenAI's files have."""
+        return not self.more or json.loads(self.more).get("weight") != 0
 
     @property
     def text(self) -> str:

@@ -22,21 +22,29 @@ from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
-from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, single_objects
+from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
+from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
+from forerun.data.own.listed_texts import each_text
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
+from forerun.data.own.word_rows import with_sentences
 from forerun.errors import BadData
 from forerun.settings.schema import DataSettings, Repair
 
 OTHER_PROGRAMS = {
-    ".xlsx": "Save it from the spreadsheet as CSV (UTF-8)", ".xls": "Save it from the spreadsheet as CSV (UTF-8)",
-    ".ods": "Save it from the spreadsheet as CSV (UTF-8)", ".pdf": "Write its text to a .txt or .md file",
-    ".docx": "Save it as plain text (.txt)", ".zip": "Unpack it, and name the file or folder inside",
-    ".tar.gz": "Unpack it, and name the file or folder inside", ".conllu": "Write word and tag a line to a .conll file",
-    ".arrow": "Name the folder that datasets.save_to_disk wrote", ".db": "Export the table as CSV",
-    ".sqlite": "Export the table as CSV", ".xml": "Write a JSON object a row to a .jsonl file",
-}  # fmt: skip
+    ".arrow": "Name the folder that datasets.save_to_disk wrote",
+    ".conllu": "Write word and tag a line to a .conll file",
+    ".docx": "Save it as plain text (.txt)",
+    ".ipynb": "Write its cells to a .txt or .jsonl file",
+    ".xml": "Write a JSON object a row to a .jsonl file",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it from the spreadsheet as CSV (UTF-8)"),
+    **dict.fromkeys((".pdf", ".html", ".rtf", ".epub", ".srt", ".vtt"), "Write its text to a .txt or .md file"),
+    **dict.fromkeys((".zip", ".tar.gz", ".tar", ".7z", ".rar"), "Unpack it, and name the file or folder inside"),
+    **dict.fromkeys((".bz2", ".xz", ".zst"), "Unpack it, or pack it as .gz"),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "Export the table as CSV"),
+    **dict.fromkeys((".feather", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".orc", ".avro"), "Write it as Parquet"),
+}
 """Ending of what others write → what to do with it."""
 TEXT_ROWS = {
     "labelled lines": "a line with labels", "table": "a row of the table",
@@ -45,6 +53,7 @@ TEXT_ROWS = {
 """Kind of a file of text → what a row of it is."""
 FOLDER_MEANINGS = {
     "tables": "a row of its tables", "sentences": "a sentence of words with tags",
+    "translations": "a line in two languages", "collection": "a query and a text that answers it",
     "labels": "a file, labelled by its folder", "documents": "a file",
 }  # fmt: skip
 LEFT_SHOWN = 3
@@ -65,7 +74,7 @@ def read_own_rows(
 
     Rows are the same mappings each time: bad rows, and rows whose id came before in the same split, are errors unless
     allowed. `fields` are those of `data`: `id` names the ids, by default a column of `ID_COLUMNS`; `header` says
-    whether the first line of a table names columns; `label` may join columns of yes and no.
+    whether the first line of a table names columns; `label` may join columns of yes and no, `sentence` rows of words.
 
     Raises:
         BadData: no such file or data set, no rows, or rows that no repair of `repair` is for.
@@ -73,8 +82,9 @@ def read_own_rows(
     """
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    rows = with_flags(_rows(source, repairs, fields.get("header")), fields.get("label"), source, repairs)
-    for row in _each_once(rows, source, repairs, fields.get("id")):
+    rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
+    rows = with_flags(rows, fields.get("label"), source, repairs)
+    for row in each_text(_each_once(rows, source, repairs, fields.get("id")), fields):
         is_anything = True
         yield row
     if not is_anything:
@@ -152,6 +162,8 @@ def _table(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
         yield from _delimited(path, repairs, header)
     elif is_json_list(path):
         yield from json_list_rows(path, repairs)
+    elif kind == ".json" and (inside := rows_of_object(path, repairs)):
+        yield from inside
     else:
         rows = (row for _, row in json_line_rows(path, repairs))
         yield from single_objects(path, rows) if kind == ".json" else rows
@@ -165,6 +177,12 @@ def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]
     plan = plan_folder(folder)
     if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
+        return
+    if plan.kind == "translations":
+        yield from aligned_rows(aligned_files(plan.files), repairs)
+        return
+    if plan.kind == "collection":
+        yield from collection_rows(plan.files, repairs)
         return
     first: list[str] = []
     for path in plan.files:

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.data.own.canonical import checked_row
-from forerun.data.own.columns import Row, is_empty, number_of, value_at
-from forerun.data.own.folders import SPLIT_WORDS
+from forerun.data.own.columns import SPLIT_WORDS, Row, is_empty, number_of, value_at
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, question_texts
@@ -33,6 +32,8 @@ PARTS: tuple[Part, ...] = ("train", "val", "test")
 LEFT_OUT, NOT_STATED = 3, 4
 """Codes beside the places in `PARTS`."""
 ISO_DATE = re.compile(r"\d{4}(-\d\d){0,2}([T ][\d:.,+Z-]*)?")
+DAY, DAYS = 10, 20
+"""Letters of a date with its day, and how many different ones make an order of rows."""
 HASH_RANGE = 2**64
 
 
@@ -171,6 +172,19 @@ def stated_part(row: Row, data: DataSettings, where: str) -> Part | None:
     return part  # type: ignore[return-value]
 
 
+def dated_column(rows: Sequence[Row]) -> str:
+    """The first column whose values are dates that `data.order_by` reads, many different ones; empty without one."""
+    for name in rows[0] if rows else ():
+        dates = [_date(row.get(name)) for row in rows]
+        if all(len(date) >= DAY and ISO_DATE.fullmatch(date) for date in dates) and len(set(dates)) >= DAYS:
+            return name
+    return ""
+
+
+def _date(value: Any) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else str(value).strip()
+
+
 def normalised(text: str) -> str:
     """A text without regard to case and white space."""
     return " ".join(text.lower().split())
@@ -260,13 +274,13 @@ def _order(value: Any, column: str, where: str) -> float | str:
     number = number_of(value)
     if number is not None:
         return number
-    text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-    if not ISO_DATE.fullmatch(text.strip()):
+    text = _date(value)
+    if not ISO_DATE.fullmatch(text):
         raise BadData(
             f"{where}: data.order_by needs numbers, or dates that begin with the year (2024-12-31); found {text!r} in "
             f"{column!r}. Write them so."
         )
-    return text.strip()
+    return text
 
 
 def hash_of(text: str) -> bytes:

@@ -298,3 +298,13 @@ def test_a_preference_has_its_prompt_in_a_column_or_at_the_start_of_both_answers
     assert record == PreferenceRow((HI,), (HELLO,), (NO,))
     with pytest.raises(BadData, match=r"begin as those of rejected, or a column of prompts in data\.fields\.prompt"):
         canonical_row(row, RowLayout("preference", fields), "row 1")
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"training": False}])
+def test_an_answer_may_say_that_it_is_not_learned(mark):
+    messages = [{"role": "user", "content": "a", **mark}, {"role": "assistant", "content": "b", **mark}]
+    row = canonical_row({"messages": messages}, RowLayout("messages", {"messages": "messages"}), "x")
+    assert [turn.is_learned for turn in row.messages] == [True, False]
+    messages[1] |= {"weight": 1, "train": True, "training": True}
+    row = canonical_row({"messages": messages}, RowLayout("messages", {"messages": "messages"}), "x")
+    assert all(turn.is_learned and not turn.more for turn in row.messages)

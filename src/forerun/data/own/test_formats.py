@@ -21,11 +21,15 @@ ROWS = {
     "alpaca": {"instruction": "Add.", "input": "1 2", "output": "3", "text": "Below is an instruction. Add."},
     "alpaca oasst": {"INSTRUCTION": "Add.", "RESPONSE": "3"},
     "prompt-completion": {"prompt": "Add 1 and 2.", "completion": "3"},
+    "prompt-completion spoken": {"user": "Add 1 and 2.", "assistant": "3"},
     "preference": {"prompt": "Add.", "chosen": "3", "rejected": "4"},
     "preference messages": {"chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "No"}]},
+    "preference exchange": {"question": "Add.", "response_j": "3", "response_k": "4"},
     "pairs": {"anchor": "a red car", "positive": "a crimson car"},
     "triplets": {"anchor": "a red car", "positive": "a crimson car", "negative": "a dog"},
     "tagged": {"id": "0", "tokens": ["EU", "rejects"], "ner_tags": [3, 0], "pos_tags": [22, 42]},
+    "spans": {"id": 7, "text": "EU rejects", "label": [[0, 2, "ORG"]]},
+    "spans in cells": {"text": "EU rejects", "entities": '[{"start": 0, "end": 2, "label": "ORG"}]'},
     "tagged in cells": {"tokens": "['EU'] rejects", "tags": "B-ORG O"},
     "translation": {"source": "ein Haus", "target": "a house"},
     "translation wmt": {"translation": {"de": "ein Haus", "en": "a house"}},
@@ -69,6 +73,16 @@ def test_the_first_of_several_answers_is_learned():
     layout = layout_of(DataSettings(source="x"), rows := [ROWS["alpaca flat SQuAD"]] * 3)
     assert layout.fields == {"instruction": "question", "output": "answers.text.0", "input": "context"}
     assert canonical_row(rows[0], layout, "x").messages[1].content == "red"
+
+
+def test_input_and_output_may_be_a_translation():
+    best, other = recognise([{"input": f"Add {n} and 2.", "output": f"It is {n + 2}."} for n in range(30)])[:2]
+    assert (best.format, best.is_certain, other.format) == ("prompt-completion", False, "translation")
+
+
+def test_a_user_s_name_asks_nothing():
+    rows = [{"user": f"u{n}", "output": f"It is {n + 2}, or so."} for n in range(30)]
+    assert "prompt-completion" not in [p.format for p in recognise(rows)]
 
 
 def test_a_tag_for_each_word_is_needed():

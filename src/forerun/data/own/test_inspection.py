@@ -62,6 +62,8 @@ FAULTS = {
     "secrets": [*CLEAN, {"text": "my key is AKIA" + "A" * 16, "label": "a"}],
     "e-mail addresses": [*CLEAN, {"text": "write to jo.doe@example.org now", "label": "a"}],
     "duplicates": [*CLEAN, CLEAN[0]],
+    "html": [{**row, "text": f"<p>{row['text']}</p>"} for row in CLEAN],
+    "dated": [{**row, "at": f"2025-{1 + n % 12:02}-{1 + n % 28:02} 10:00"} for n, row in enumerate(CLEAN)],
     "few rows": CLEAN[:100],
 }  # fmt: skip
 
@@ -112,6 +114,15 @@ def test_counted_tokens_take_the_place_of_estimates(tmp_path):
     assert counted.are_tokens_counted
     assert counted.tokens == counted.words
     assert counted.truncated(counted.tokens.at[100]) == 0
+
+
+def test_chats_written_as_text_are_told_where_all_is_learned(tmp_path):
+    rows = [{"text": f"### Human: {row['text']} ### Assistant: yes"} for row in CLEAN]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataSettings(source=str(tmp_path / "a.jsonl"))
+    inspection = inspect(data, RowLayout("text", {"text": "text"}), rows)
+    assert inspection.turns == inspection.rows
+    assert "turns" in kinds(inspection)
 
 
 def test_findings_are_worst_first(tmp_path):

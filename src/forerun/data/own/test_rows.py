@@ -73,11 +73,45 @@ def test_numbered_columns_and_repeated_headers_name_columns(tmp_path):
     assert len(list(read_own_rows(str(tmp_path / "b.csv"), ["ragged-rows"]))) == 9
 
 
+def test_a_text_with_annotations_is_a_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([["EU rejects", {"entities": [[0, 2, "ORG"]]}]]))
+    assert list(read_own_rows(str(tmp_path / "a.json"))) == [{"text": "EU rejects", "entities": [[0, 2, "ORG"]]}]
+    (tmp_path / "a.json").write_text(json.dumps([["EU rejects", "x"]]))
+    with pytest.raises(BadData, match="row 1: each row is a JSON object; found list"):
+        list(read_own_rows(str(tmp_path / "a.json")))
+
+
+def test_a_table_of_one_column_needs_quotes_around_commas(tmp_path):
+    (tmp_path / "a.csv").write_text("text\none\ntwo, three\n")
+    with pytest.raises(BadData, match=r"line 3: has 1 field, as the header; found 2\. A text with ',' in it stands in"):
+        list(read_own_rows(str(tmp_path / "a.csv")))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_of_one_object_are_those_of_its_only_list(tmp_path, indent):
+    path = tmp_path / "a.json"
+    for whole in ({"version": 1, "data": ROWS}, {"count": 2, "results": ROWS, "next": None, "errors": []}):
+        path.write_text(json.dumps(whole, indent=indent))
+        assert list(read_own_rows(str(path))) == ROWS
+    answered = {"id": "q", "question": "Is it?", "answers": [{"text": "red", "answer_start": 6}]}
+    article = {"title": "t", "paragraphs": [{"context": "It is red.", "qas": [answered, {"question": "Why?"}]}]}
+    path.write_text(json.dumps({"version": "1.1", "data": [article]}, indent=indent))
+    first, second = read_own_rows(str(path))
+    assert first == {
+        "id": "q",
+        "title": "t",
+        "context": "It is red.",
+        "question": "Is it?",
+        "answers": {"text": ["red"]},
+    }
+    assert second["answers"] == {"text": []}
+
+
 def test_one_object_with_a_table_inside_is_no_row(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "data": ROWS}))
+    (tmp_path / "a.json").write_text(json.dumps({"rows": ROWS, "others": ROWS}))
     (tmp_path / "b.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
     (tmp_path / "c.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}] * 2}))
-    for name, inside in (("a", "a list of 2 objects under 'data'"), ("b", "2 values under each of text, label")):
+    for name, inside in (("a", "a list of 2 objects under 'rows'"), ("b", "2 values under each of text, label")):
         with pytest.raises(BadData, match=inside):
             list(read_own_rows(str(tmp_path / f"{name}.json")))
     (tmp_path / "d.jsonl").write_text(json.dumps({"a": [1, 2], "b": [3, 4]}))
@@ -210,6 +244,8 @@ def test_windows_bytes_are_read_as_what_they_are(tmp_path):
 HOPELESS = {
     "not there": ("gone.csv", None, "gone.csv.* cannot be read"),
     "no such ending": ("a.docx", b"x", "which is none of them"),
+    "packed otherwise": ("a.jsonl.xz", b"x", "Unpack it, or pack it as .gz"),
+    "a table of another library": ("a.feather", b"x", "Write it as Parquet"),
     "a spreadsheet": ("a.xlsx", b"PK", "which is none of them. Save it from the spreadsheet as CSV"),
     "empty": ("a.csv", b"", "must name the columns"),
     "header only": ("a.csv", b"text,label\n", "at least one row"),

@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.data.own.text_signs import language_of, signs_in
+from forerun.data.own.text_signs import language_of, markup_in, signs_in
 
 TEXTS = {
     "English": "What is the name of the river that runs through it?",
@@ -40,3 +40,17 @@ def test_what_is_no_secret(text):
 
 def test_addresses():
     assert signs_in("mail jo.doe+x@mail.example.org!") == {"email"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("<p class='x'>A film.</p>", "html"), ("A film.<br/>", "html"), ("a &nbsp; b", "html"),
+        ("<|im_start|>user\nHi<|im_end|>", "turns"), ("### Human: Hi ### Assistant: Ho", "turns"),
+        ("<s>[INST] Hi [/INST] Ho</s>", "turns"), ("User: Hi\nAssistant: Ho", "turns"),
+        ("[03.03.25, 08:01:07] Anna Ruiz: Hi", "turns"), ("12/31/24, 9:01 PM - Ben: Ho", "turns"),
+        ("a < b > c & d", ""), ("List<int> a", ""), ("On 03.03.25 we met: it rained", ""), ("Note: done", ""),
+    ],
+)  # fmt: skip
+def test_markup(text, kind):
+    assert {name for name, count in markup_in([text]).items() if count} == ({kind} if kind else set())

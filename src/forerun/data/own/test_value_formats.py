@@ -129,3 +129,28 @@ def test_tags_are_outside_or_begin_as_spans_do():
     assert not are_tags(["O O O"])
     assert not are_tags(["B-52 bomber"])
     assert not are_tags([])
+
+
+def test_two_texts_are_offered_together_before_the_second_alone():
+    rows = [{"incorrect": f"it are the case {n}", "correct": f"it is the case {n}"} for n in range(40)]
+    formats = [(p.format, p.fields.get("text")) for p in recognise(rows)]
+    assert formats == [
+        ("text", "incorrect"), ("pairs", None), ("prompt-completion", None), ("translation", None), ("text", "correct"),
+    ]  # fmt: skip
+
+
+def test_many_columns_of_yes_and_no_beside_a_text_are_its_labels():
+    rows = [
+        {"text": f"some words about it, {n}", "a": n % 2, "b": int(n % 3 == 0), "c": int(n % 5 == 0)} for n in range(60)
+    ]
+    best = recognise(rows)[0]
+    assert (best.fields["label"], best.is_certain) == ("a + b + c", False)
+    two = recognise([{name: row[name] for name in ("text", "a", "b")} for row in rows])[0]
+    assert two.format == "text"
+
+
+def test_where_a_text_comes_from_is_no_rival_of_its_label():
+    rows = [{"body": f"some words about it, {n}", "from": "abc"[n % 3], "folder": "xy"[n % 2]} for n in range(60)]
+    best, *others = recognise(rows)
+    assert (best.fields["label"], best.is_certain) == ("folder", False)
+    assert "from" in [p.fields.get("label") for p in others]

@@ -5,6 +5,7 @@ the published forms of tokens. Nothing that is matched is ever returned: only th
 """
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 _WORDS = {
@@ -39,6 +40,17 @@ SECRET = re.compile(
 keys in PEM, and signed web tokens."""
 FIRST_LETTERS = ("AKIA", "gh", "glpat-", "sk", "rk_", "hf_", "xox", "AIza", "-----BEGIN", "eyJ")
 Sign = Literal["email", "secret"]
+Markup = Literal["html", "turns"]
+HTML = re.compile(
+    r"</?(?:p|div|br|span|a|ul|ol|li|table|td|tr|h[1-6]|strong|em|img)\b[^<>]{0,300}>|&(?:nbsp|amp|quot|lt|gt);", re.I
+)
+TURNS = re.compile(
+    r"<\|(?:im_start|start_header_id|user|assistant)\|>|\[/INST\]|<start_of_turn>"
+    r"|### ?(?:Human|User|Instruction|Assistant|Response):|^(?:Human|User|Assistant): "
+    r"|^\[?\d{1,4}[./-]\d{1,2}[./-]\d{2,4},? \d{1,2}:\d\d[^\n:]{0,12}(?::\d\d)?\]? [^\n:]{1,40}: ",
+    re.MULTILINE,
+)
+"""Where somebody speaks in a text: marks of chat templates and of instructions, and lines of messengers' exports."""
 
 
 def language_of(text: str) -> str:
@@ -61,6 +73,16 @@ def language_of(text: str) -> str:
     hits = {name: sum(word in of_language for word in words) for name, of_language in STOP_WORDS.items()}
     best = max(hits, key=lambda name: hits[name])
     return best if hits[best] >= max(1, 0.05 * len(words)) else "not told"
+
+
+def markup_in(texts: Iterable[str]) -> dict[Markup, int]:
+    """How many texts hold tags of HTML, and how many the turns of a chat written as text."""
+    counts: dict[Markup, int] = {"html": 0, "turns": 0}
+    for text in texts:
+        head = text[:LOOKED_AT]
+        counts["html"] += HTML.search(head) is not None
+        counts["turns"] += TURNS.search(head) is not None
+    return counts
 
 
 def signs_in(text: str) -> set[Sign]:

@@ -26,6 +26,8 @@ FEW = 20
 """Values below which it says nothing that none comes again."""
 LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
+MANY_FLAGS = 3
+"""Columns of yes and no that are the labels of a text beside them; fewer may say other things of it."""
 EVEN_SHARE = 0.9
 """Share of rows that must have a tag for each word."""
 
@@ -107,7 +109,8 @@ def by_values(columns: Mapping[str, Column], formats: Sequence[DataFormat], work
     labelled = labelled_by_values(columns) if "labelled" in formats else []
     texts = _only_text(columns, workload) if "text" in formats else []
     likely = [p for p in labelled if _is_likely(p, labelled, columns)]
-    return [*likely, *texts, *(p for p in labelled if p not in likely), *_two_texts(columns, formats, workload)]
+    others = [p for p in labelled if p not in likely]
+    return [*likely, *texts[:1], *others, *_two_texts(columns, formats, workload), *texts[1:]]
 
 
 def _two_texts(columns: Mapping[str, Column], formats: Sequence[DataFormat], workload: str | None) -> list[Proposal]:
@@ -134,7 +137,11 @@ def _asks(name: str) -> bool:
 def labels_beside(columns: Mapping[str, Column], text: str) -> list[Proposal]:
     """Labels of a text whose name is known, if they are the default; the others are offered where it is asked."""
     labelled = labelled_by_values(columns, text)
-    return [p for p in labelled if BETWEEN not in p.fields["label"] and _is_likely(p, labelled, columns)]
+    return [p for p in labelled if _flags(p) not in range(2, MANY_FLAGS) and _is_likely(p, labelled, columns)]
+
+
+def _flags(proposal: Proposal) -> int:
+    return len(proposal.fields["label"].split(BETWEEN))
 
 
 def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -> list[Proposal]:
@@ -146,7 +153,7 @@ def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -
     if text is None and not texts:
         return []
     text = text or max(texts, key=lambda c: c.mean_length).name
-    others = [c for c in columns.values() if c.name not in (text, "split")]
+    others = [c for c in columns.values() if c.name not in (text, "split") and not c.are_parts]
     labels = [c for c in others if is_label(c) and _has_classes(c)]
     amounts = [c for c in others if c.kind == "number" and not c.are_running and c not in labels]
     labels += [c for c in amounts if is_named_label(c.name) or (not labels and len(amounts) == 1 and c.values >= FEW)]
@@ -194,7 +201,8 @@ def _is_likely(proposal: Proposal, proposals: Sequence[Proposal], columns: Mappi
         return True
     others = {name for p in proposals for name in p.fields["label"].split(BETWEEN)}
     lists = [name for name in others if columns[name].kind == "texts"]
-    return is_named_label(label) or lists == [label] or (len(others) == 1 and label.lower() not in ORIGINS.split())
+    others = {name for name in others if name.lower() not in ORIGINS.split()}
+    return is_named_label(label) or lists == [label] or others == {label}
 
 
 def tagged_by_values(columns: Mapping[str, Column], rows: Sequence[Row]) -> list[Proposal]:
