@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from forerun.clock.host_speed import host_shares
 from forerun.experience import Correction
-from forerun.forecasting.allocator_warnings import allocator_warnings
+from forerun.forecasting.allocator_warnings import UNUSED, allocator_warnings, unused_bytes
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.engine_warnings import engine_warnings
 from forerun.forecasting.expert_warnings import expert_warnings
 from forerun.forecasting.float8_warnings import float8_warnings
-from forerun.forecasting.fragmentation import UNUSED, unused_bytes
 from forerun.forecasting.host_warnings import host_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.made_with import made_with

@@ -3,29 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from forerun.forecasting.allocator_warnings import unused_bytes
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.hardware.catalogue import Device
 from forerun.memory.alloc_conf import options_on
 from forerun.memory.card import replay_on_card
 from forerun.memory.replay import MemoryReplay
 from forerun.trace import EMPTY_CACHE, OP, Trace
-from forerun.units import GIB, format_bytes
+from forerun.units import format_bytes
 from forerun.virtual.cuda.steps import StepSpan
-
-UNUSED_SHARE, LEAST_UNUSED_BYTES = 0.15, GIB
-"""Of what is reserved at its peak, and in bytes: less than either is usual, and not worth a change."""
-UNUSED = (
-    "{unused} of the {reserved} that the allocator reserves are used by no tensor at the peak; "
-    "allocator.expandable_segments: true (PYTORCH_ALLOC_CONF=expandable_segments:True) reserves less."
-)
-
-
-def unused_bytes(allocated_bytes: int, reserved_bytes: int, device: Device, conf: str) -> int:
-    """What no tensor uses where expandable segments would help; 0 where they are on or not to be had, and of little."""
-    unused = reserved_bytes - allocated_bytes
-    if device.kind != "cuda" or device.is_amd or options_on(device, conf).expandable_segments:
-        return 0
-    return unused if unused > max(LEAST_UNUSED_BYTES, UNUSED_SHARE * reserved_bytes) else 0
 
 
 def find_emptying(trace: Trace, spans: Sequence[StepSpan]) -> ProgramFinding | None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import forerun
-from forerun.forecasting.fragmentation import unused_bytes
+from forerun.forecasting.allocator_warnings import unused_bytes
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.train.ranks import join_group

@@ -3,12 +3,13 @@
 Signatures of `flash_attn/flash_attn_interface.py` and `flash_attn/bert_padding.py`, 2.8.3, and of
 `hopper/flash_attn_interface.py`. The kernels are in `virtual/flash_attention.py`.
 
-Not covered: attention with a key-value cache, ALiBi slopes' gradient, the package's own layers and losses.
+Not covered: attention with a key-value cache, ALiBi slopes' gradient, the package's own layers and losses, its kernels
+below autograd.
 """
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,12 @@ from forerun.virtual.cuda.stand_ins.packages import StandInPackage
 from forerun.virtual.flash_attention import VERSIONS, FlashOptions, attend
 
 NO_OFFSETS = (None, None)
+BELOW = (
+    "_flash_attn_forward", "_flash_attn_backward", "_flash_attn_varlen_forward", "_flash_attn_varlen_backward",
+    "_wrapped_flash_attn_forward", "_wrapped_flash_attn_backward", "_wrapped_flash_attn_varlen_forward",
+    "_wrapped_flash_attn_varlen_backward",
+)  # fmt: skip
+"""Kernels without autograd, of which the package's functions are made (2.8.3)."""
 
 
 def _result(out: tuple[Tensor, Tensor], wants_sums: bool) -> Any:
@@ -172,7 +179,20 @@ def _modules() -> Mapping[str, Mapping[str, Any]]:
         )
     }  # fmt: skip
     padding = {each.__name__: each for each in (index_first_axis, unpad_input, pad_input)}
-    return {"flash_attn": functions, "flash_attn.flash_attn_interface": functions, "flash_attn.bert_padding": padding}
+    interface = functions | {name: _without_gradient(name) for name in BELOW}
+    return {"flash_attn": functions, "flash_attn.flash_attn_interface": interface, "flash_attn.bert_padding": padding}
+
+
+def _without_gradient(name: str) -> Callable[..., Any]:
+    """A kernel of the package below autograd: libraries import it for sequences over several ranks, few call it."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"flash_attn.flash_attn_interface.{name}: kernels below autograd are not on the virtual GPU; found a call "
+            f"of one. Use flash_attn_func, or PyTorch's scaled_dot_product_attention, for the forecast."
+        )
+
+    return refused
 
 
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Any = None, v: Any = None, **_: Any) -> Any:

@@ -89,3 +89,13 @@ def test_packed_tensors_get_one_gradient():
         for name, tensor in from_packed.items():
             assert tensor.grad.shape == tensor.shape, name
     assert len(calls(card, "_flash_attention_2_backward")) == 3
+
+
+def test_kernels_below_autograd_can_be_imported_and_say_what_is_missing():
+    """diffusers imports them beside `flash_attn_func`, and without them takes the package for broken."""
+    with forerun.virtual_cuda("a100-80gb"):
+        from flash_attn.flash_attn_interface import _wrapped_flash_attn_backward, _wrapped_flash_attn_forward
+
+        for kernel in (_wrapped_flash_attn_forward, _wrapped_flash_attn_backward):
+            with pytest.raises(NotImplementedError, match="below autograd"):
+                kernel(torch.zeros(1, device="cuda"))
