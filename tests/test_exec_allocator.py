@@ -101,6 +101,12 @@ def test_variables_that_are_not_followed_are_told(tmp_path, name, value, words):
     assert [words in each for each in told] == ([True] if words else [])
 
 
+def test_a_host_that_waits_for_every_kernel_is_slower(tmp_path, plain):
+    own = forecast(tmp_path, "import os\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\n")
+    assert own.step.phases.host_seconds > 10 * plain.step.phases.host_seconds
+    assert own.step.phases.forward_seconds == pytest.approx(plain.step.phases.forward_seconds)
+
+
 def test_libraries_take_no_tf32_where_a_variable_forbids_it(tmp_path, plain):
     switch = "import torch\ntorch.set_float32_matmul_precision('high')\n"
     with_it = forecast(tmp_path, switch).step.seconds.expected

@@ -206,6 +206,8 @@ class Trace:
     """`torch.use_deterministic_algorithms` is on."""
     allocator: str = ""
     """How the caching allocator is set, as `PYTORCH_ALLOC_CONF` has it; empty for PyTorch's defaults."""
+    blocks_launches: bool = False
+    """The host waits for every kernel: `CUDA_LAUNCH_BLOCKING=1`."""
     memory_fraction: float = 1.0
     """Share of the card that the process takes at most: `torch.cuda.set_per_process_memory_fraction`."""
     tries_algorithms: bool = False

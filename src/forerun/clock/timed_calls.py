@@ -66,12 +66,14 @@ class TimedCall(Record):
 
 
 def timed_calls(
-    calls: Sequence[Call], costs: Costs, *, in_parts: bool = False, experts_beside: bool = False
-) -> list[TimedCall]:
+    calls: Sequence[Call], costs: Costs, *, in_parts: bool = False, experts_beside: bool = False,
+    blocks_launches: bool = False,
+) -> list[TimedCall]:  # fmt: skip
     """Every call with its times, in order.
 
     `in_parts`: what split layers exchange goes in parts beside products. `experts_beside`: nothing of the same pass
-    waits for what goes to experts and back, as it goes beside that of another micro-batch.
+    waits for what goes to experts and back, as it goes beside that of another micro-batch. `blocks_launches`: the host
+    waits for every kernel.
     """
     timed = []
     for call in calls:
@@ -82,7 +84,8 @@ def timed_calls(
             TimedCall(
                 name=call.name, role=Role.COLLECTIVE if is_beside else role_of(call),
                 device_seconds=costs.device_seconds(call),
-                host_seconds=costs.host_seconds(call), syncs=call.syncs, has_flops=bool(call.flops),
+                host_seconds=costs.host_seconds(call), syncs=call.syncs or (blocks_launches and not call.is_view),
+                has_flops=bool(call.flops),
                 is_product=any(part in call.name for part in PRODUCTS), before_product=comes_before,
                 ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER), card=keywords.get(CARD, 0),
                 other_card=keywords[CARD_BYTES][0] if CARD_BYTES in keywords else None,

@@ -127,7 +127,13 @@ class _Player:
     def __init__(self, trace: Trace, costs: Costs):
         self.trace = trace
         self.clock = RankClock(
-            timed_calls(trace.calls, costs, in_parts=trace.async_tensor, experts_beside=trace.expert_overlap),
+            timed_calls(
+                trace.calls,
+                costs,
+                in_parts=trace.async_tensor,
+                experts_beside=trace.expert_overlap,
+                blocks_launches=trace.blocks_launches,
+            ),
             costs.is_host,
             getattr(costs, "communication_share", 0.0),
         )

@@ -1,12 +1,13 @@
-"""Variables of a program's environment that change what runs on the card, and that a virtual GPU does not follow."""
+"""Variables of a program's environment that change how it runs on the card, and which of them are not followed."""
 
 from collections.abc import Mapping
 
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
 SLOWS = {
-    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, which is not in the time",
+    BLOCKING: "the host waits for every kernel, so that the GPU runs dry between them, which is in the time",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver is asked for every tensor, which is in neither memory nor time",
 }
-"""Those that only debugging needs; what of them is not in a forecast."""
+"""Those that only debugging and full determinism need, and what of them is in a forecast."""
 BETWEEN_RANKS = {
     "NCCL_P2P_DISABLE": "GPUs exchange over the host's memory",
     "NCCL_SHM_DISABLE": "GPUs exchange over the network inside a machine",
@@ -17,6 +18,11 @@ BETWEEN_RANKS = {
 OFF_BY_ZERO = frozenset({"NCCL_NVLS_ENABLE"})
 """Variables of which 0 is what counts."""
 REMEDIES = {True: "Unset it to train.", False: "Collectives are priced as without it."}
+
+
+def blocks_launches(environment: Mapping[str, str]) -> bool:
+    """Whether the host waits for every kernel."""
+    return environment.get(BLOCKING, "").strip() not in ("", "0")
 
 
 def not_followed(environment: Mapping[str, str]) -> list[str]:

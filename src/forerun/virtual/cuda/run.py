@@ -27,7 +27,7 @@ from forerun.current_work import work
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import ALLOCATE, Phase, Trace
-from forerun.virtual.cuda.environment import not_followed
+from forerun.virtual.cuda.environment import blocks_launches, not_followed
 from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.gradient_passes import spans_of_passes
@@ -238,7 +238,7 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
             trace = recorder.trace
             trace.tf32, trace.tf32_convolutions = products_use_tf32(), convolutions_use_tf32()
             trace.tries_algorithms, trace.allocator = torch.backends.cudnn.benchmark, session.card.allocator_conf
-            trace.memory_fraction = session.card.fraction
+            trace.memory_fraction, trace.blocks_launches = session.card.fraction, blocks_launches(os.environ)
             session.not_followed = not_followed(os.environ)
             trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
 
