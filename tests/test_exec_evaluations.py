@@ -83,3 +83,71 @@ def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_
     (text,) = [text for text in document.warnings if "and was ended" in text]
     lines = {text.partition(" does at ")[2].partition(" ")[0], document.rests[-1].line}
     assert len(lines) == 1
+
+
+HOOKED = """
+class Trainer:
+    def __init__(self):
+        self.hooks, self.step = [], 0
+    def run(self):
+        while True:
+            update()
+            for hook in self.hooks:
+                hook(self)
+            self.step += 1
+            if self.step >= 2000:
+                break
+
+best = 0
+
+def after_step(trainer):
+    global best
+    if trainer.step % 500 == BEGIN:
+        with torch.no_grad():
+            rows = torch.zeros(4096, 64, device="cuda")
+            score = sum((model(rows).argmax(-1) == 1).sum().item() for batch in range(20))
+        if score > best:
+            best = score
+            torch.save(model.state_dict(), "best.pt")
+
+trainer = Trainer()
+trainer.hooks.append(after_step)
+trainer.run()
+"""
+
+
+@pytest.mark.parametrize("begin", [0, 499])
+def test_a_hook_that_evaluates_by_a_counter_is_no_part_of_the_step(tmp_path, begin):
+    """minGPT's callbacks: due at once where the counter begins at 0, in no step that is seen where it does not."""
+    plain, _ = forecast(tmp_path, "for step in range(2000):\n    update()\n")
+    document, _ = forecast(tmp_path, HOOKED.replace("BEGIN", str(begin)))
+    assert document.run.total_steps == 2000
+    assert document.step.seconds.expected == pytest.approx(plain.step.seconds.expected, rel=0.1)
+    (rest,) = document.rests
+    assert (rest.times, rest.is_branch) == (4, True)
+    assert rest.seconds > 2 * document.step.seconds.expected
+    assert document.run.checkpoints_written == 4  # whatever the score is
+
+
+FLAGGED = """
+def divisible_by(a, b):
+    return a % b == 0
+
+step = 0
+while step < 700:
+    update()
+    step += 1
+    CONDITION
+        for view in range(20):
+            model(torch.zeros(4096, 64, device="cuda"))
+        torch.save(model.state_dict(), "milestone.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "condition", ["if step != 0 and divisible_by(step, 100):", "is_due = step % 100 == 0; \n    if is_due:"]
+)
+def test_a_condition_may_be_a_function_or_a_flag(tmp_path, condition):
+    document, _ = forecast(tmp_path, FLAGGED.replace("CONDITION", condition))
+    assert (document.run.total_steps, document.run.checkpoints_written) == (700, 7)
+    assert [(rest.times, rest.is_branch) for rest in document.rests] == [(7, True)]

@@ -125,11 +125,11 @@ def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float
 
 def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
     """The last run of each branch that no warm step has: what those have is in the mean step."""
-    runs = {run.line: run for run in loop.between.branches.runs}
+    runs = {run.line: run for run in loop.between.branches.runs if loop.between.branches.is_of_turns(run.line)}
     if not loop.spans:
         return list(runs.values())
-    begin, end = loop.spans[loop.warm_from].begin, loop.spans[-1].end
-    in_steps = {run.line for run in loop.between.branches.runs if begin <= run.begin < end}
+    warm = loop.spans[loop.warm_from :]  # a turn that is no step may be between two of them
+    in_steps = {run.line for run in loop.between.branches.runs for span in warm if span.begin <= run.begin < span.end}
     return [run for line, run in runs.items() if line not in in_steps]
 
 
