@@ -89,8 +89,8 @@ def flags_of(tree: ast.Module) -> dict[ast.If, ast.Assign]:
                 values[node.targets[0].id] = node
             elif isinstance(node, ast.If):
                 names = (part.id for part in ast.walk(node.test) if isinstance(part, ast.Name))
-                asked = (values[name] for name in names if name in values)
-                flag = next((each for each in asked if isinstance(each.value, ast.Compare | ast.BoolOp)), None)
+                options = (values[name] for name in names if name in values)
+                flag = next((each for each in options if isinstance(each.value, ast.Compare | ast.BoolOp)), None)
                 if flag is not None:
                     flags[node] = flag
     return flags
