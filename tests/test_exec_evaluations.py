@@ -151,3 +151,35 @@ def test_a_condition_may_be_a_function_or_a_flag(tmp_path, condition):
     document, _ = forecast(tmp_path, FLAGGED.replace("CONDITION", condition))
     assert (document.run.total_steps, document.run.checkpoints_written) == (700, 7)
     assert [(rest.times, rest.is_branch) for rest in document.rests] == [(7, True)]
+
+
+CRITICS = """
+critic = nn.Linear(8, 1).cuda()
+second = torch.optim.AdamW(critic.parameters())
+
+def generate():
+    second.zero_grad()
+    critic(model(torch.randn(4096, 64, device="cuda"))).mean().backward()
+    second.step()
+
+for turn in range(200):
+    for batch in range(5):
+        update()
+    generate()
+    with torch.no_grad():
+        for view in range(VIEWS):
+            model(torch.zeros(4096, 64, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("views", [0, 50])
+def test_another_networks_update_behind_an_inner_loop_is_training(tmp_path, views):
+    """A generator's, behind those of its critic."""
+    document, _ = forecast(tmp_path, CRITICS.replace("VIEWS", str(views)))
+    (rest,) = document.rests
+    phases, step = document.run.phases, document.step.seconds.expected
+    assert (document.run.total_steps, rest.times) == (1000, 200)
+    assert 0 < rest.training_seconds <= rest.seconds
+    assert phases.training_seconds == pytest.approx(1000 * step + 200 * rest.training_seconds)
+    assert phases.evaluation_seconds == pytest.approx(200 * (rest.seconds - rest.training_seconds))
+    assert (phases.evaluation_seconds > 0.1 * phases.training_seconds) is (views > 0)

@@ -7,8 +7,8 @@ pass, a checkpoint writes the trained parameters and the optimizer's state.
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
@@ -52,6 +52,8 @@ class LoopRestTime(Record):
     """It is done in some turns of a loop only, as an `if` of the program decides."""
     is_last: bool = False
     """It follows the last loop, at whose line it stands."""
+    training_seconds: float = 0.0
+    """Of them, those up to the last update of another optimizer: a generator's, behind its critic's."""
 
 
 FLOAT_BYTES = 4
@@ -109,9 +111,20 @@ def rest_times(
                 times=times,
                 saved_bytes=saved_bytes,
                 is_last=rest.is_last,
+                training_seconds=min(max(0.0, seconds), _training_seconds(rest, branches, seconds_of)),
             )
         )
     return rows
+
+
+def _training_seconds(
+    rest: LoopRest, branches: Sequence[BranchRun], seconds_of: Callable[[LoopRest | BranchRun], float]
+) -> float:
+    """Of a rest up to the last update of another optimizer in it, without branches; 0 where there is none."""
+    if rest.turn_begin <= rest.begin:
+        return 0.0
+    inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.turn_begin]
+    return max(0.0, seconds_of(replace(rest, end=rest.turn_begin)) - sum(map(seconds_of, inside)))
 
 
 def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float:
@@ -144,7 +157,7 @@ def _turns(line: str, length: ProgramLength) -> int | None:
 
 
 def _rests_seconds(rests: Sequence[LoopRestTime]) -> float:
-    return sum(rest.times * rest.seconds for rest in rests)
+    return sum(rest.times * (rest.seconds - rest.training_seconds) for rest in rests)
 
 
 class EarlierLoop(Record):
@@ -184,7 +197,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     """What the forecast is of where a program has several loops."""
     watcher = run.watcher
     texts = [
-        f"{_when(rest)} the program takes {format_seconds(rest.seconds)} for evaluation and the like."
+        f"{_when(rest)} the program takes {format_seconds(rest.seconds)} for {_purpose(rest)}."
         for rest in rests
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
@@ -258,6 +271,10 @@ def _when(rest: LoopRestTime) -> str:
     return f"{where} ({rest.times:,} in the run)"
 
 
+def _purpose(rest: LoopRestTime) -> str:
+    return "another network's updates, evaluation and the like" if rest.training_seconds else "evaluation and the like"
+
+
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
     *, costs: PriorCosts, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
@@ -271,6 +288,7 @@ def whole_run(
     total = last + sum(loop.steps for loop in earlier)
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
+    training += sum(rest.times * rest.training_seconds for rest in rests)
     checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown)
     phases = RunPhases(
         compile_seconds=compile_seconds,
