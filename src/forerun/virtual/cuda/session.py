@@ -23,6 +23,7 @@ from forerun.trace import Trace
 from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
+from forerun.virtual.cuda.beam_search import searching_to_the_end
 from forerun.virtual.cuda.cards import CardsInUse
 from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.data_parallel import playing_data_parallel
@@ -140,6 +141,7 @@ class CudaSession:
         enter(recording_waits(self.recorder))
         enter(steady_buckets())
         enter(beginning_at_once(self.assumptions.note))
+        enter(searching_to_the_end(self.assumptions.note))
         enter(_recording_reductions(self.recorder))
         enter(_saving_alone())
         enter(making_batches_here(self.loaders))
