@@ -183,3 +183,29 @@ def test_another_networks_update_behind_an_inner_loop_is_training(tmp_path, view
     assert phases.training_seconds == pytest.approx(1000 * step + 200 * rest.training_seconds)
     assert phases.evaluation_seconds == pytest.approx(200 * (rest.seconds - rest.training_seconds))
     assert (phases.evaluation_seconds > 0.1 * phases.training_seconds) is (views > 0)
+
+
+PATIENT = """
+best, waits = 0.0, 0
+for epoch in range(4):
+    for batch in range(500):
+        update()
+        if (epoch * 500 + batch) % 100 == 99:
+            for view in range(20):
+                if view > 9:
+                    break
+                score = model(torch.zeros(4096, 64, device="cuda")).argmax(-1).float().mean().item() - 1
+            if score > best:
+                best, waits = score, 0
+                torch.save(model.state_dict(), "best.pt")
+            else:
+                waits += 1
+                if waits > 5:
+                    break
+"""
+
+
+def test_an_evaluation_that_may_end_the_loop_is_in_the_run(tmp_path):
+    document, _ = forecast(tmp_path, PATIENT)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 20)
+    assert [rest.times for rest in document.rests if rest.is_branch] == [20]

@@ -372,6 +372,10 @@ def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | Non
     rests = [rest for rest in between.rests if not rest.is_last]
     if length is None or not (length.evaluation_batches or rests or between.branches.runs):
         listed.append("evaluation and generation between steps")
+    if length is not None and length.generates:
+        listed.append(
+            "generation in the Trainer's evaluations (predict_with_generate): they have their batches' loss only"
+        )
     if between.end_of_run.ended_by:
         listed.append(f"the rest of what follows {between.end_of_run.line}: it {between.end_of_run.ended_by}")
     if not costs.knows_ranks:

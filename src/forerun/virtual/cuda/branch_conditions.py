@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, called_in
+from forerun.virtual.cuda.loop_counters import names_in
 
 BEST = "__forerun_best__"
 """Name in the script's module: what says whether a branch that keeps the best is taken."""
@@ -24,6 +25,33 @@ SIMPLE = (
 def remainders(test: ast.expr) -> Iterator[ast.BinOp]:
     """Remainders in a condition, or what would be one of numbers."""
     yield from (part for part in ast.walk(test) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
+
+
+def ask_first(test: ast.expr, remainder: ast.BinOp) -> None:
+    """Put a remainder before comparisons of its counter, as in `epoch > 0 and epoch % 10 == 0`.
+
+    Of these Python asks the first one alone in the first turn. What may keep a fault from happening stays in front:
+    what is no comparison with a number, and what is about the period.
+    """
+    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
+        return
+    place = next((i for i, each in enumerate(test.values) if remainder in ast.walk(each)), 0)
+    if all(_is_of_counter(each, names_in(remainder.right)) for each in test.values[:place]):
+        test.values.insert(0, test.values.pop(place))
+
+
+def _is_of_counter(test: ast.expr, period: frozenset[str]) -> bool:
+    """Whether a condition compares something with a number, and nothing of the `period`."""
+    if (
+        not isinstance(test, ast.Compare)
+        or len(test.ops) != 1
+        or not isinstance(test.ops[0], (*ORDERS, ast.Eq, ast.NotEq))
+    ):
+        return False
+    sides = (test.left, test.comparators[0])
+    is_number = any(isinstance(each, ast.Constant) and isinstance(each.value, int | float) for each in sides)
+    is_simple = all(isinstance(part, SIMPLE) for side in sides for part in ast.walk(side))
+    return is_number and is_simple and not names_in(test) & period
 
 
 def write_out_calls(tree: ast.Module) -> None:

@@ -142,7 +142,7 @@ def can_be_left(loop: Any) -> bool:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         conditions = [condition for condition, _ in _raises(ast.unparse(test.operand), loop)]
         return has_break or len(conditions) != 1 or any(isinstance(each, ast.BoolOp) for each in conditions)
-    return has_break or isinstance(test, ast.BoolOp)
+    return has_break or (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And))
 
 
 def _tests(loop: Any) -> Iterator[_Test]:
@@ -151,10 +151,11 @@ def _tests(loop: Any) -> Iterator[_Test]:
     Where a flag ends it (`while not done`, `if self.stop: break`), those that raise the flag.
     """
     if isinstance(loop, ast.While):
-        for test in _all_of(loop.test):
-            yield from _compared(test, RISING, None, loop.lineno)
+        for test, others in _any_of(loop.test):
+            for part in _all_of(test):
+                yield from _compared(part, RISING, others, loop.lineno)
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-                yield from _reached(test.operand, (), loop.lineno, loop)
+                yield from _reached(test.operand, others or (), loop.lineno, loop)
     for statement, is_own in _ifs(loop.body, True):
         if any(isinstance(each, ast.Break) and is_own or _leaves_all(each) for each in statement.body):
             yield from _reached(statement.test, (), statement.lineno, loop)
@@ -217,6 +218,18 @@ def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
             for name in ("body", "orelse", "finalbody"):
                 inner = getattr(statement, name, [])
                 yield from _ifs(inner, is_own and not isinstance(statement, LOOPS))
+
+
+def _any_of(test: ast.expr) -> Iterator[tuple[ast.expr, tuple[ast.expr, ...] | None]]:
+    """What one by one lets a loop go on, and what must hold beside it for it to decide: that no other one does.
+
+    `while not limit or step < limit` goes on for ever without a limit.
+    """
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        for part in test.values:
+            yield part, tuple(ast.UnaryOp(ast.Not(), each) for each in test.values if each is not part)
+    else:
+        yield test, None
 
 
 def _all_of(test: ast.expr) -> list[ast.expr]:

@@ -42,6 +42,7 @@ from forerun.virtual.cuda.stand_ins.kernels import standing_in
 from forerun.virtual.cuda.tensor_classes import making_subclasses
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
+from forerun.virtual.cuda.unsaved_checkpoints import taking_weights_as_they_are
 from forerun.virtual.cuda.weights import without_reading_weights
 from forerun.virtual.device_guard import raising_lost_errors
 from forerun.virtual.hugging_face import without_fakes_for_transformers
@@ -142,6 +143,7 @@ class CudaSession:
         enter(steady_buckets())
         enter(beginning_at_once(self.assumptions.note))
         enter(searching_to_the_end(self.assumptions.note))
+        enter(taking_weights_as_they_are())
         enter(_recording_reductions(self.recorder))
         enter(_saving_alone())
         enter(making_batches_here(self.loaders))

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from forerun.virtual.cuda.branch_conditions import BEST, flags_of, mark_best, write_out_calls
+from forerun.virtual.cuda.branch_conditions import BEST, ask_first, flags_of, mark_best, remainders, write_out_calls
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,20 @@ def test_a_branch_keeps_the_best_where_it_saves_and_remembers_what_to_beat(branc
     tree = ast.parse(branch)
     assert mark_best(tree) is is_marked
     assert (BEST in ast.unparse(tree)) is is_marked
+
+
+@pytest.mark.parametrize(
+    ("test", "is_first"),
+    [
+        ("epoch > 0 and epoch % 10 == 0", True),
+        ("main and epoch % 10 == 0", False),
+        ("every > 0 and epoch % every == 0", False),
+        ("epoch is not None and epoch % 10 == 0", False),
+        ("self.step != 0 and self.step % self.every == 0", True),
+    ],
+)
+def test_a_remainder_is_asked_before_comparisons_of_its_counter(test, is_first):
+    node = ast.parse(test).body[0].value
+    remainder = next(remainders(node))
+    ask_first(node, remainder)
+    assert (remainder in ast.walk(node.values[0])) is is_first

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from forerun.virtual.cuda.branch_conditions import flags_of, mark_best, remainders, write_out_calls
+from forerun.virtual.cuda.branch_conditions import ask_first, flags_of, mark_best, remainders, write_out_calls
 from forerun.virtual.cuda.hook_branches import branches_of_hooks
-from forerun.virtual.cuda.later_loops import called_in, trains, trains_by
+from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
 from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
@@ -25,7 +25,8 @@ CYCLE = "__forerun_cycle__"
 """What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
 HOOK = "hook"
 """In place of the line of the loop around a branch: it is of a function that does not train."""
-LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+YIELDING = (ast.Yield, ast.YieldFrom, ast.Await)
 MOST_CYCLE = 10
 """Steps from one turn of a branch that trains to the next which are seen whole."""
 UPDATES = ("step", "zero_grad", "update")
@@ -253,6 +254,7 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
                 _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
                 is_marked = True
             continue
+        ask_first(flags[node].value if place is not node else node.test, remainder)
         _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
         node.test = _call(TAKES, node.test, [node.test], line, where or "")
         over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
@@ -280,7 +282,19 @@ def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     """Whether a branch trains or leaves its loop: it is no addition to a step."""
     calls = [call for call in called_in(node.body) if not _is_schedule(call)]
     is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
-    return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
+    return is_update or not calls or _leaves(node.body)
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether statements leave their loop whatever happens: under a condition, patience that is over, they may."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, LEAVING):
+            return True
+        if not isinstance(node, (ast.If, *LOOPS, *FUNCTIONS)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return any(isinstance(part, YIELDING) for each in body for part in ast.walk(each))
 
 
 def _is_schedule(call: str) -> bool:
