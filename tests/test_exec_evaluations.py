@@ -209,3 +209,10 @@ def test_an_evaluation_that_may_end_the_loop_is_in_the_run(tmp_path):
     document, _ = forecast(tmp_path, PATIENT)
     assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 20)
     assert [rest.times for rest in document.rests if rest.is_branch] == [20]
+
+
+def test_a_checkpoint_at_a_counter_of_zero_is_in_the_run(tmp_path):
+    """It is written within a step that is like the next one: saving takes no work of the device."""
+    body = "for step in range(2000):\n    update()\n    if step % 500 == 0:\n        torch.save(model.state_dict(), 'x.pt')\n"
+    document, _ = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 4)

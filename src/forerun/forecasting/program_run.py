@@ -137,12 +137,20 @@ def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float
 
 
 def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
-    """The last run of each branch that no warm step has: what those have is in the mean step."""
+    """The last run of each branch that is not due within the warm steps: what those have is in the mean step.
+
+    One that was due there once, by a counter that began at 0, is not.
+    """
     runs = {run.line: run for run in loop.between.branches.runs if loop.between.branches.is_of_turns(run.line)}
     if not loop.spans:
         return list(runs.values())
-    warm = loop.spans[loop.warm_from :]  # a turn that is no step may be between two of them
-    in_steps = {run.line for run in loop.between.branches.runs for span in warm if span.begin <= run.begin < span.end}
+    warm, branches = loop.spans[loop.warm_from :], loop.between.branches
+    in_steps = {
+        run.line
+        for run in branches.runs
+        for span in warm  # a turn that is no step may be between two of them
+        if span.begin <= run.begin < span.end and branches.times(run, len(warm), len(warm))
+    }
     return [run for line, run in runs.items() if line not in in_steps]
 
 
