@@ -67,9 +67,10 @@ def write_out_calls(tree: ast.Module) -> None:
 def _says_remainder(node: ast.FunctionDef) -> bool:
     """Whether a function only returns a condition of a remainder of its arguments, which it has by their places."""
     last, spec = node.body[-1], node.args
-    is_short = len(node.body) == 1 and isinstance(last, ast.Return) and not node.decorator_list
+    if len(node.body) > 1 or not isinstance(last, ast.Return) or last.value is None or node.decorator_list:
+        return False
     has_more = spec.vararg or spec.kwarg or spec.kwonlyargs or spec.posonlyargs or spec.defaults
-    if not is_short or has_more or last.value is None or next(remainders(last.value), None) is None:
+    if has_more or next(remainders(last.value), None) is None:
         return False
     names = {part.id for part in ast.walk(last.value) if isinstance(part, ast.Name)}
     return names <= {each.arg for each in spec.args}
