@@ -216,3 +216,18 @@ def test_a_checkpoint_at_a_counter_of_zero_is_in_the_run(tmp_path):
     body = "for step in range(2000):\n    update()\n    if step % 500 == 0:\n        torch.save(model.state_dict(), 'x.pt')\n"
     document, _ = forecast(tmp_path, body)
     assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 4)
+
+
+def test_what_follows_a_continue_is_done_in_some_turns(tmp_path):
+    body = """
+    for epoch in range(500):
+        update()
+        if epoch % 10 != 0:
+            continue
+        with torch.no_grad():
+            for view in range(20):
+                model(torch.zeros(4096, 64, device="cuda"))
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 500
+    assert [(rest.times, rest.is_branch) for rest in document.rests] == [(50, True)]

@@ -6,9 +6,9 @@ that keeps the best of something (`if score > best: best = score; save()`) asks 
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from forerun.virtual.cuda.later_loops import FUNCTIONS, called_in
+from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in
 from forerun.virtual.cuda.loop_counters import names_in
 
 BEST = "__forerun_best__"
@@ -104,6 +104,25 @@ class _WithValues(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return copy.deepcopy(self.values.get(node.id, node))
+
+
+def turn_round(tree: ast.Module) -> None:
+    """Make `if step % 10: continue`, and a `return` in functions, a branch of all that follows it."""
+    for node in ast.walk(tree):
+        if isinstance(node, LOOPS):
+            _turn_round(node.body, lambda each: isinstance(each, ast.Continue))
+        elif isinstance(node, FUNCTIONS):
+            _turn_round(node.body, lambda each: isinstance(each, ast.Return) and each.value is None)
+
+
+def _turn_round(body: list[ast.stmt], leaves: Callable[[ast.stmt], bool]) -> None:
+    for place, each in enumerate(body[:-1]):
+        if not isinstance(each, ast.If) or each.orelse or len(each.body) > 1 or not leaves(each.body[0]):
+            continue
+        if next(remainders(each.test), None) is not None:
+            test = ast.copy_location(ast.UnaryOp(ast.copy_location(ast.Not(), each.test), each.test), each.test)
+            body[place:] = [ast.copy_location(ast.If(test, body[place + 1 :], []), each)]
+            return
 
 
 def flags_of(tree: ast.Module) -> dict[ast.If, ast.Assign]:

@@ -4,7 +4,15 @@ import ast
 
 import pytest
 
-from forerun.virtual.cuda.branch_conditions import BEST, ask_first, flags_of, mark_best, remainders, write_out_calls
+from forerun.virtual.cuda.branch_conditions import (
+    BEST,
+    ask_first,
+    flags_of,
+    mark_best,
+    remainders,
+    turn_round,
+    write_out_calls,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +69,31 @@ def test_a_remainder_is_asked_before_comparisons_of_its_counter(test, is_first):
     remainder = next(remainders(node))
     ask_first(node, remainder)
     assert (remainder in ast.walk(node.values[0])) is is_first
+
+
+TURNED = """
+def f(n, a=None):
+    for i in range(n):
+        WORK
+        if i % 3 != 0: continue
+        seen.append(i)
+        if i == 6: continue
+        seen.append(-i)
+    if n % 2: return
+    seen.append("even")
+"""
+
+
+@pytest.mark.parametrize("count", [7, 8])
+def test_what_follows_a_continue_is_done_as_before(count):
+    results = []
+    for turns in (False, True):
+        tree, names = ast.parse(TURNED.replace("WORK", "seen.append('w')")), {"seen": []}
+        if turns:
+            turn_round(tree)
+            assert "continue" in ast.unparse(tree)  # that without a remainder
+            assert "return" not in ast.unparse(tree)
+        exec(compile(ast.fix_missing_locations(tree), "train.py", "exec"), names)
+        names["f"](count)
+        results.append(names["seen"])
+    assert results[0] == results[1] != []

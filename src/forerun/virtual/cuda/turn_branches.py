@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from forerun.virtual.cuda.branch_conditions import ask_first, flags_of, mark_best, remainders, write_out_calls
+from forerun.virtual.cuda.branch_conditions import (
+    ask_first,
+    flags_of,
+    mark_best,
+    remainders,
+    turn_round,
+    write_out_calls,
+)
 from forerun.virtual.cuda.hook_branches import branches_of_hooks
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
 from forerun.virtual.cuda.loaders import WatchedLoader
@@ -237,6 +244,7 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
     `functions` are the file's that train. Returns whether there are any.
     """
     write_out_calls(tree)
+    turn_round(tree)
     is_marked, flags = mark_best(tree), flags_of(tree)
     hooks = ((node, HOOK) for node in branches_of_hooks(tree, functions))
     loops = ((node, loop and f"{name}:{loop.lineno}") for node, loop in _inside(tree, None, functions, is_loop))
