@@ -1,6 +1,8 @@
 """Counters of loops against the loops run to their end."""
 
 import ast
+from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,6 +43,23 @@ def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
     assert answers[0] is None
     assert answers[1] == pytest.approx(len(answers), abs=1)  # a step before and after its counter are not told apart
     assert answers[1] == answers[2] == answers[3]
+
+
+@pytest.mark.parametrize(
+    ("condition", "names", "can"),
+    [
+        ("args.dry_run", {"args": Namespace(dry_run=False)}, False),
+        ("args.dry_run", {"args": Namespace(dry_run=True)}, True),
+        ("args.target is not None and kl > args.target", {"args": Namespace(target=None), "kl": 1}, False),
+        ("args.target is not None and kl > args.target", {"args": Namespace(target=0.1), "kl": 0}, True),
+        ("self.stop", {"self": SimpleNamespace(stop=False)}, True),
+        ("stop", {"stop": False}, True),
+    ],
+)
+def test_a_break_by_an_option_that_is_off_leaves_no_loop(condition, names, can):
+    (node,) = ast.parse(f"for i in range(9):\n try:\n  if {condition}: break\n finally: pass").body
+    assert can_be_left(node, names) is can
+    assert can_be_left(node)
 
 
 def test_a_loop_without_a_limit_has_no_end():
