@@ -83,3 +83,151 @@ def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_
     (text,) = [text for text in document.warnings if "and was ended" in text]
     lines = {text.partition(" does at ")[2].partition(" ")[0], document.rests[-1].line}
     assert len(lines) == 1
+
+
+HOOKED = """
+class Trainer:
+    def __init__(self):
+        self.hooks, self.step = [], 0
+    def run(self):
+        while True:
+            update()
+            for hook in self.hooks:
+                hook(self)
+            self.step += 1
+            if self.step >= 2000:
+                break
+
+best = 0
+
+def after_step(trainer):
+    global best
+    if trainer.step % 500 == BEGIN:
+        with torch.no_grad():
+            rows = torch.zeros(4096, 64, device="cuda")
+            score = sum((model(rows).argmax(-1) == 1).sum().item() for batch in range(20))
+        if score > best:
+            best = score
+            torch.save(model.state_dict(), "best.pt")
+
+trainer = Trainer()
+trainer.hooks.append(after_step)
+trainer.run()
+"""
+
+
+@pytest.mark.parametrize("begin", [0, 499])
+def test_a_hook_that_evaluates_by_a_counter_is_no_part_of_the_step(tmp_path, begin):
+    """minGPT's callbacks: due at once where the counter begins at 0, in no step that is seen where it does not."""
+    plain, _ = forecast(tmp_path, "for step in range(2000):\n    update()\n")
+    document, _ = forecast(tmp_path, HOOKED.replace("BEGIN", str(begin)))
+    assert document.run.total_steps == 2000
+    assert document.step.seconds.expected == pytest.approx(plain.step.seconds.expected, rel=0.1)
+    (rest,) = document.rests
+    assert (rest.times, rest.is_branch) == (4, True)
+    assert rest.seconds > 2 * document.step.seconds.expected
+    assert document.run.checkpoints_written == 4  # whatever the score is
+
+
+FLAGGED = """
+def divisible_by(a, b):
+    return a % b == 0
+
+step = 0
+while step < 700:
+    update()
+    step += 1
+    CONDITION
+        for view in range(20):
+            model(torch.zeros(4096, 64, device="cuda"))
+        torch.save(model.state_dict(), "milestone.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "condition", ["if step != 0 and divisible_by(step, 100):", "is_due = step % 100 == 0; \n    if is_due:"]
+)
+def test_a_condition_may_be_a_function_or_a_flag(tmp_path, condition):
+    document, _ = forecast(tmp_path, FLAGGED.replace("CONDITION", condition))
+    assert (document.run.total_steps, document.run.checkpoints_written) == (700, 7)
+    assert [(rest.times, rest.is_branch) for rest in document.rests] == [(7, True)]
+
+
+CRITICS = """
+critic = nn.Linear(8, 1).cuda()
+second = torch.optim.AdamW(critic.parameters())
+
+def generate():
+    second.zero_grad()
+    critic(model(torch.randn(4096, 64, device="cuda"))).mean().backward()
+    second.step()
+
+for turn in range(200):
+    for batch in range(5):
+        update()
+    generate()
+    with torch.no_grad():
+        for view in range(VIEWS):
+            model(torch.zeros(4096, 64, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("views", [0, 50])
+def test_another_networks_update_behind_an_inner_loop_is_training(tmp_path, views):
+    """A generator's, behind those of its critic."""
+    document, _ = forecast(tmp_path, CRITICS.replace("VIEWS", str(views)))
+    (rest,) = document.rests
+    phases, step = document.run.phases, document.step.seconds.expected
+    assert (document.run.total_steps, rest.times) == (1000, 200)
+    assert 0 < rest.training_seconds <= rest.seconds
+    assert phases.training_seconds == pytest.approx(1000 * step + 200 * rest.training_seconds)
+    assert phases.evaluation_seconds == pytest.approx(200 * (rest.seconds - rest.training_seconds))
+    assert (phases.evaluation_seconds > 0.1 * phases.training_seconds) is (views > 0)
+
+
+PATIENT = """
+best, waits = 0.0, 0
+for epoch in range(4):
+    for batch in range(500):
+        update()
+        if (epoch * 500 + batch) % 100 == 99:
+            for view in range(20):
+                if view > 9:
+                    break
+                score = model(torch.zeros(4096, 64, device="cuda")).argmax(-1).float().mean().item() - 1
+            if score > best:
+                best, waits = score, 0
+                torch.save(model.state_dict(), "best.pt")
+            else:
+                waits += 1
+                if waits > 5:
+                    break
+"""
+
+
+def test_an_evaluation_that_may_end_the_loop_is_in_the_run(tmp_path):
+    document, _ = forecast(tmp_path, PATIENT)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 20)
+    assert [rest.times for rest in document.rests if rest.is_branch] == [20]
+
+
+def test_a_checkpoint_at_a_counter_of_zero_is_in_the_run(tmp_path):
+    """It is written within a step that is like the next one: saving takes no work of the device."""
+    body = "for step in range(2000):\n    update()\n    if step % 500 == 0:\n        torch.save(model.state_dict(), 'x.pt')\n"
+    document, _ = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (2000, 4)
+
+
+def test_what_follows_a_continue_is_done_in_some_turns(tmp_path):
+    body = """
+    for epoch in range(500):
+        update()
+        if epoch % 10 != 0:
+            continue
+        with torch.no_grad():
+            for view in range(20):
+                model(torch.zeros(4096, 64, device="cuda"))
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 500
+    assert [(rest.times, rest.is_branch) for rest in document.rests] == [(50, True)]

@@ -25,6 +25,7 @@ from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.host_warnings import without_host_work
 from forerun.forecasting.later_steps import later_steps_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
+from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_records import (
     AssumedValue,
@@ -35,13 +36,11 @@ from forerun.forecasting.program_records import (
 )
 from forerun.forecasting.program_run import (
     EarlierLoop,
-    LoopRestTime,
     earlier_loops,
     last_step,
     loop_warnings,
     mean_seconds,
     not_modelled,
-    rest_times,
     warm_steps,
     whole_run,
 )

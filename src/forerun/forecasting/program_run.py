@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.collectives import count_collectives
+from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
 from forerun.forecasting.ranges import in_shares_of
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
@@ -20,12 +21,11 @@ from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhas
 from forerun.step.offload import PASSES
 from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
 from forerun.units import format_bytes, format_bytes_per_second, format_seconds
-from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS, LoopRest
-from forerun.virtual.cuda.records import TrainingLoop
+from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
-from forerun.virtual.cuda.turn_branches import MOST_CYCLE, BranchRun
+from forerun.virtual.cuda.turn_branches import MOST_CYCLE
 
 HOUR = 3600.0
 WAITS_FOR_STAGES = "time that a pipeline stage waits for others"
@@ -35,23 +35,6 @@ LEAST_TOLD_SECONDS = 1e-3
 """Of all rests of a loop in the run."""
 LEAST_TOLD_EXCESS, LEAST_TOLD_BYTES = 0.02, 2**26
 """By which the program's end needs more: of the peak before, and at all."""
-
-
-class LoopRestTime(Record):
-    """What the program does beside its steps, after each pass of a loop or in some turns: evaluation, saving."""
-
-    line: str
-    """File and line of the loop, or of the branch that is taken in some turns."""
-    seconds: float
-    """Of one rest on the device and its host."""
-    times: int
-    """In the whole run."""
-    saved_bytes: int
-    """Of checkpoints that are written in one."""
-    is_branch: bool = False
-    """It is done in some turns of a loop only, as an `if` of the program decides."""
-    is_last: bool = False
-    """It follows the last loop, at whose line it stands."""
 
 
 FLOAT_BYTES = 4
@@ -68,83 +51,8 @@ def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
     return trace.part(watcher.spans[-1].begin, watcher.spans[-1].end) if watcher.spans else trace.part(0, 0)
 
 
-def rest_times(
-    trace: Trace, loop: TrainingLoop, length: ProgramLength | None, costs: PriorCosts, step_seconds: float
-) -> list[LoopRestTime]:
-    """What a training loop of a known length does beside its steps, which take `step_seconds`."""
-    if length is None:
-        return []
-
-    def seconds_of(part: LoopRest | BranchRun) -> float:
-        return replay_clock(trace.part(part.begin, part.end), costs).seconds
-
-    def seconds_unseen(rest: LoopRest) -> float:
-        """Of the batches that were not run here."""
-        if rest.seen_share == 1.0:
-            return 0.0
-        return replay_clock(trace.part(rest.begin, rest.cut), costs).seconds * (1 / rest.seen_share - 1)
-
-    passes = dict(length.loops)
-    branches = _branches_of(loop)
-    turn_seconds = step_seconds * _share_of_turn(trace, loop, costs)
-    rows = [
-        LoopRestTime(
-            line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
-            is_branch=True,
-        )
-        for each in branches
-        if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
-    ]  # fmt: skip
-    for rest in loop.between.rests:
-        inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
-        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * turn_seconds
-        saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
-        if rest.is_last and seconds <= 0 and not saved_bytes:
-            continue  # the program ends with its loop
-        times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
-        rows.append(
-            LoopRestTime(
-                line=rest.line,
-                seconds=max(0.0, seconds) + seconds_unseen(rest),
-                times=times,
-                saved_bytes=saved_bytes,
-                is_last=rest.is_last,
-            )
-        )
-    return rows
-
-
-def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float:
-    """Share of a step from where its loop's turn begins: what of it was run behind a pass, up to its update."""
-    span = loop.spans[-1] if loop.spans else None
-    if span is None or span.turn_begin <= span.begin:
-        return 1.0
-    turn, whole = (replay_clock(trace.part(begin, span.end), costs) for begin in (span.turn_begin, span.begin))
-    return turn.seconds / whole.seconds if whole.seconds else 1.0
-
-
-def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
-    """The last run of each branch that no warm step has: what those have is in the mean step."""
-    runs = {run.line: run for run in loop.between.branches.runs}
-    if not loop.spans:
-        return list(runs.values())
-    begin, end = loop.spans[loop.warm_from].begin, loop.spans[-1].end
-    in_steps = {run.line for run in loop.between.branches.runs if begin <= run.begin < end}
-    return [run for line, run in runs.items() if line not in in_steps]
-
-
-def _turns(line: str, length: ProgramLength) -> int | None:
-    """Turns of the loop at a line in the whole run; None where it is none around the steps."""
-    within = 1
-    for loop, steps in length.loops:
-        if loop == line:
-            return length.steps // max(1, within)
-        within = steps
-    return None
-
-
 def _rests_seconds(rests: Sequence[LoopRestTime]) -> float:
-    return sum(rest.times * rest.seconds for rest in rests)
+    return sum(rest.times * (rest.seconds - rest.training_seconds) for rest in rests)
 
 
 class EarlierLoop(Record):
@@ -184,7 +92,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
     """What the forecast is of where a program has several loops."""
     watcher = run.watcher
     texts = [
-        f"{_when(rest)} the program takes {format_seconds(rest.seconds)} for evaluation and the like."
+        f"{_when(rest)} the program takes {format_seconds(rest.seconds)} for {_purpose(rest)}."
         for rest in rests
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
@@ -258,6 +166,10 @@ def _when(rest: LoopRestTime) -> str:
     return f"{where} ({rest.times:,} in the run)"
 
 
+def _purpose(rest: LoopRestTime) -> str:
+    return "another network's updates, evaluation and the like" if rest.training_seconds else "evaluation and the like"
+
+
 def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
     *, costs: PriorCosts, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
@@ -271,6 +183,7 @@ def whole_run(
     total = last + sum(loop.steps for loop in earlier)
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
+    training += sum(rest.times * rest.training_seconds for rest in rests)
     checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown)
     phases = RunPhases(
         compile_seconds=compile_seconds,
@@ -354,6 +267,10 @@ def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | Non
     rests = [rest for rest in between.rests if not rest.is_last]
     if length is None or not (length.evaluation_batches or rests or between.branches.runs):
         listed.append("evaluation and generation between steps")
+    if length is not None and length.generates:
+        listed.append(
+            "generation in the Trainer's evaluations (predict_with_generate): they have their batches' loss only"
+        )
     if between.end_of_run.ended_by:
         listed.append(f"the rest of what follows {between.end_of_run.line}: it {between.end_of_run.ended_by}")
     if not costs.knows_ranks:

@@ -111,6 +111,8 @@ class _Turns:
     is_lasting: bool = True
     """Whether it was running at the step before: a loop that each step begins anew is a part of it, as the schedule of
     a pipeline is."""
+    can_be_left: bool = False
+    """Before it has run so often."""
 
 
 def _loops_above(
@@ -143,7 +145,9 @@ def _loops_above(
                 if isinstance(loop, ast.For):
                     count = turns_through(loop, frame.f_lineno, names) or count
                 has_own = True
-                yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines))
+                yield _ended(
+                    _Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines), names
+                )
         elif not is_own and (module := str(frame.f_globals.get("__name__", ""))).partition(".")[0] in SEARCHES:
             function = frame.f_code.co_name
             if (module, function) == ("optuna.study._optimize", "_optimize"):
@@ -170,12 +174,14 @@ def _loops_of_library(
             line = f"{path_name(path)}:{loop.lineno}"
             count, is_over_batches = count_of(loop.iter, names) if is_counted else (turns.get(line), True)
             end = counters.end_of(loop, line, names, at_line=frame.f_lineno, has_turned=has_turned)
-            yield _ended(_Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines))
+            yield _ended(
+                _Turns(loop, path, line, count, is_over_batches, end, id(frame), not frame.f_trace_lines), names
+            )
 
 
-def _ended(turns: _Turns) -> _Turns:
-    """The same loop, with as many turns as its counter allows where that counts turns."""
-    end = turns.end
+def _ended(turns: _Turns, names: Mapping[str, Any]) -> _Turns:
+    """The same loop, with as many turns as its counter allows where that counts turns; `names` are its variables."""
+    end, turns = turns.end, replace(turns, can_be_left=can_be_left(turns.loop, names))
     if end is None or end.is_of_steps:
         return turns
     return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
@@ -244,7 +250,7 @@ def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step:
         if each is batches:
             per_epoch = steps
         loops.append((each.line, steps))
-    is_left_early = any(each.end is None and each.loop is not None and can_be_left(each.loop) for each in counted)
+    is_left_early = any(each.end is None and each.can_be_left for each in counted)
     at_most = f", {AT_MOST}: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
     return ProgramLength(steps, source, per_epoch, loops=tuple(loops))

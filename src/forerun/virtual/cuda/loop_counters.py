@@ -5,10 +5,11 @@ variables, and the counter at two optimizer steps, so that what it counts (steps
 One that rises from one step to the next counts steps; one that has risen only when the loop turned counts its turns.
 """
 
+import argparse
 import ast
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS
@@ -135,14 +136,45 @@ def sets_anew(loop: Any, names: frozenset[str]) -> bool:
     return False
 
 
-def can_be_left(loop: Any) -> bool:
-    """Whether a loop can end before what it counts does: by a `break` of its own, or one of several conditions."""
-    has_break = any(isinstance(node, ast.Break) for node in _walk(loop.body, (*INSIDE, *LOOPS)))
+def can_be_left(loop: Any, names: Mapping[str, Any] | None = None) -> bool:
+    """Whether a loop can end before what it counts does: by a `break` of its own, or one of several conditions.
+
+    Not by a break under an option of the program that its variables `names` say is off (`if args.dry_run: break`).
+    """
+    has_break = any(not any(_is_off(each, names or {}) for each in tests) for tests in _breaks(loop.body, ()))
     test = getattr(loop, "test", None)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         conditions = [condition for condition, _ in _raises(ast.unparse(test.operand), loop)]
         return has_break or len(conditions) != 1 or any(isinstance(each, ast.BoolOp) for each in conditions)
-    return has_break or isinstance(test, ast.BoolOp)
+    return has_break or (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And))
+
+
+def _breaks(body: list[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[tuple[ast.expr, ...]]:
+    """Of each `break` of a loop's own what must hold for it."""
+    for node in body:
+        if isinstance(node, ast.Break):
+            yield tests
+        elif isinstance(node, ast.If):
+            yield from _breaks(node.body, (*tests, *_all_of(node.test)))
+            yield from _breaks(node.orelse, tests)
+        elif not isinstance(node, (*INSIDE, *LOOPS)):
+            parts: list[Any] = [node, *getattr(node, "handlers", []), *getattr(node, "cases", [])]
+            for name in ("body", "orelse", "finalbody"):
+                for part in parts:
+                    yield from _breaks(getattr(part, name, []), tests)
+
+
+def _is_off(test: ast.expr, names: Mapping[str, Any]) -> bool:
+    """Whether a condition is of options alone, of argparse or a dataclass, and does not hold."""
+    owners = {part.value for part in ast.walk(test) if isinstance(part, ast.Attribute)}
+    places = [part for part in ast.walk(test) if isinstance(part, ast.Name)]
+    if not places or not all(part in owners and _has_options(names.get(part.id)) for part in places):
+        return False
+    return _read(ast.UnaryOp(ast.Not(), test), names) is True
+
+
+def _has_options(value: Any) -> bool:
+    return isinstance(value, argparse.Namespace) or (is_dataclass(value) and not isinstance(value, type))
 
 
 def _tests(loop: Any) -> Iterator[_Test]:
@@ -151,10 +183,11 @@ def _tests(loop: Any) -> Iterator[_Test]:
     Where a flag ends it (`while not done`, `if self.stop: break`), those that raise the flag.
     """
     if isinstance(loop, ast.While):
-        for test in _all_of(loop.test):
-            yield from _compared(test, RISING, None, loop.lineno)
+        for test, others in _any_of(loop.test):
+            for part in _all_of(test):
+                yield from _compared(part, RISING, others, loop.lineno)
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-                yield from _reached(test.operand, (), loop.lineno, loop)
+                yield from _reached(test.operand, others or (), loop.lineno, loop)
     for statement, is_own in _ifs(loop.body, True):
         if any(isinstance(each, ast.Break) and is_own or _leaves_all(each) for each in statement.body):
             yield from _reached(statement.test, (), statement.lineno, loop)
@@ -217,6 +250,18 @@ def _ifs(body: list[ast.stmt], is_own: bool) -> Iterator[tuple[ast.If, bool]]:
             for name in ("body", "orelse", "finalbody"):
                 inner = getattr(statement, name, [])
                 yield from _ifs(inner, is_own and not isinstance(statement, LOOPS))
+
+
+def _any_of(test: ast.expr) -> Iterator[tuple[ast.expr, tuple[ast.expr, ...] | None]]:
+    """What one by one lets a loop go on, and what must hold beside it for it to decide: that no other one does.
+
+    `while not limit or step < limit` goes on for ever without a limit.
+    """
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        for part in test.values:
+            yield part, tuple(ast.UnaryOp(ast.Not(), each) for each in test.values if each is not part)
+    else:
+        yield test, None
 
 
 def _all_of(test: ast.expr) -> list[ast.expr]:

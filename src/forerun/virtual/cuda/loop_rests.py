@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from forerun.trace import Trace
+from forerun.virtual.cuda.branch_conditions import BEST
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.run_end import RunEnd
@@ -140,6 +141,8 @@ def branch_names(
     """
 
     def remainder(counter: Any, period: Any, line: str, *, is_cycle: bool) -> Any:
+        if is_cycle and watch().is_open:  # in a turn that is no step
+            return counter % period
         return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)
 
     def takes(is_due: Any, line: str, loop: str) -> bool:
@@ -150,7 +153,12 @@ def branch_names(
         if count and not watch().is_open:  # how much of a rest was run shows by all of its batches
             del batches[-count:]
 
+    def is_best(is_better: Any) -> bool:
+        """Whether what is unknown is better than all before: in training it is, now and then."""
+        return bool(is_better) or now().steps > 0
+
     return {
+        BEST: is_best,
         REMAINDER: functools.partial(remainder, is_cycle=False),
         CYCLE: functools.partial(remainder, is_cycle=True),
         TAKES: takes,

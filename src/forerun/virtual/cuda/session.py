@@ -23,6 +23,7 @@ from forerun.trace import Trace
 from forerun.virtual import session as virtual_session
 from forerun.virtual.attention import AttentionTarget, set_target
 from forerun.virtual.backend import DEVICE, VirtualBackend
+from forerun.virtual.cuda.beam_search import searching_to_the_end
 from forerun.virtual.cuda.cards import CardsInUse
 from forerun.virtual.cuda.compile_calls import CompileCalls
 from forerun.virtual.cuda.data_parallel import playing_data_parallel
@@ -41,6 +42,7 @@ from forerun.virtual.cuda.stand_ins.kernels import standing_in
 from forerun.virtual.cuda.tensor_classes import making_subclasses
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
+from forerun.virtual.cuda.unsaved_checkpoints import taking_weights_as_they_are
 from forerun.virtual.cuda.weights import without_reading_weights
 from forerun.virtual.device_guard import raising_lost_errors
 from forerun.virtual.hugging_face import without_fakes_for_transformers
@@ -142,6 +144,8 @@ class CudaSession:
         enter(recording_waits(self.recorder))
         enter(steady_buckets())
         enter(beginning_at_once(self.assumptions.note))
+        enter(searching_to_the_end(self.assumptions.note))
+        enter(taking_weights_as_they_are())
         enter(_recording_reductions(self.recorder))
         enter(_saving_alone())
         enter(making_batches_here(self.loaders))

@@ -295,7 +295,7 @@ class StepWatcher:
         if 1 < (cycle := self.between.branches.cycle_steps) < len(self.spans) - 1:
             return len(self.spans) - cycle
         alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
-        return alike[0] if len(alike) > 1 else min(1, len(self.spans) - 1)
+        return alike[0] if len(alike) > 1 else self.between.branches.first_like_later(self.spans)
 
     def _note_writes(self, tensors: list[torch.Tensor]) -> None:
         """Updates are made by the program itself: what modules and backward passes write are their own buffers."""
@@ -351,7 +351,7 @@ class StepWatcher:
         if self.is_announced:
             return
         self.end_step()
-        is_over = self._is_enough() and (self.most_steps is not None or not self.between.turns_again(self._begin))
+        is_over = self._is_enough() and (self.most_steps or not self.between.turns_again(self._begin))
         if is_over and not self._others.awaits():
             raise ProgramStopped
 

@@ -1,6 +1,8 @@
 """Counters of loops against the loops run to their end."""
 
 import ast
+from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from forerun.virtual.cuda.loop_counters import LoopCounters, can_be_left
     [
         "while count < 50: TURN",
         "while count <= 49 and True: TURN",
+        "while not limit or count + start < limit + start: TURN",
         "while True:\n TURN\n if count >= 50: break",
         "while True:\n TURN\n if count > 49: break",
         "done = False\nwhile not done:\n TURN\n done = count >= 50",
@@ -30,14 +33,40 @@ def test_turns_are_those_of_the_loop(loop, start, by, reads_before):
     node = ast.parse(text).body[-1]
 
     def step(count):
-        end = counters.end_of(node, "train.py:1", {"count": count, "start": start}, at_line=node.lineno + 1)
+        end = counters.end_of(
+            node, "train.py:1", {"count": count, "start": start, "limit": 50}, at_line=node.lineno + 1
+        )
         answers.append(None if end is None else end.count)
 
-    exec(text, {"step": step, "count": start, "start": start})
+    exec(text, {"step": step, "count": start, "start": start, "limit": 50})
     assert len(answers) > 5
     assert answers[0] is None
     assert answers[1] == pytest.approx(len(answers), abs=1)  # a step before and after its counter are not told apart
     assert answers[1] == answers[2] == answers[3]
+
+
+@pytest.mark.parametrize(
+    ("condition", "names", "can"),
+    [
+        ("args.dry_run", {"args": Namespace(dry_run=False)}, False),
+        ("args.dry_run", {"args": Namespace(dry_run=True)}, True),
+        ("args.target is not None and kl > args.target", {"args": Namespace(target=None), "kl": 1}, False),
+        ("args.target is not None and kl > args.target", {"args": Namespace(target=0.1), "kl": 0}, True),
+        ("self.stop", {"self": SimpleNamespace(stop=False)}, True),
+        ("stop", {"stop": False}, True),
+    ],
+)
+def test_a_break_by_an_option_that_is_off_leaves_no_loop(condition, names, can):
+    (node,) = ast.parse(f"for i in range(9):\n try:\n  if {condition}: break\n finally: pass").body
+    assert can_be_left(node, names) is can
+    assert can_be_left(node)
+
+
+def test_a_loop_without_a_limit_has_no_end():
+    (node,) = ast.parse("while not limit or count < limit: pass").body
+    counters = LoopCounters()
+    assert [counters.end_of(node, "x", {"count": n, "limit": 0}) for n in (5, 6, 7)] == [None, None, None]
+    assert not can_be_left(node)
 
 
 def test_what_falls_or_stands_is_no_counter():

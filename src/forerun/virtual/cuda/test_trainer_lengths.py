@@ -62,8 +62,11 @@ TRAINER = {
 }  # fmt: skip
 
 
-def saves(top=1, steps=0, epochs=1, last=None):
-    return SimpleNamespace(save_top_k=top, save_last=last, _every_n_train_steps=steps, _every_n_epochs=epochs)
+def saves(top=1, steps=0, epochs=1, last=None, at_end=None):
+    return SimpleNamespace(
+        save_top_k=top, save_last=last, _every_n_train_steps=steps, _every_n_epochs=epochs,
+        _save_on_train_epoch_end=at_end,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def saves(top=1, steps=0, epochs=1, last=None):
         ({"check_val_every_n_epoch": None, "val_check_batch": 100}, 2, 0), ({"max_epochs": -1}, 5, 0),
         ({"val_check_batch": float("inf")}, 5, 0), ({"checkpoint_callbacks": [saves()]}, 5, 5),
         ({"checkpoint_callbacks": [saves(steps=30, epochs=0), saves(epochs=2)]}, 5, 3 + 2),
+        ({"checkpoint_callbacks": [saves(), saves(at_end=True)], "val_check_batch": 10}, 20, 20 + 5),
         ({"checkpoint_callbacks": [saves(top=0)]}, 5, 0), ({"checkpoint_callbacks": [saves(top=0, last=True)]}, 5, 5),
     ],
 )  # fmt: skip

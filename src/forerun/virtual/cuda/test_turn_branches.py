@@ -26,6 +26,8 @@ RUN = BranchRun("train.py:2", "train.py:1", 0, 10, 0)
         ("if step > 10:\n        evaluate()", False),
         ("if step % 4 == 0:\n        optimizer.step()", False),
         ("if step % 10 == 0:\n        evaluate()\n        break", False),
+        ("if step % 10 == 0:\n        evaluate()\n        if waits > 3: break", True),
+        ("if step % 10 == 0:\n        for batch in loader:\n            evaluate(batch)\n            break", True),
         ("if step % 10 == 0:\n        flag = True", False),
     ],
 )

@@ -23,6 +23,8 @@ class ProgramLength:
     evaluation_batch_size: int = 0
     checkpoints: int = 0
     """Checkpoints that are written in the whole run."""
+    generates: bool = False
+    """Its evaluations generate, which their batches' forward passes do not show."""
     loops: tuple[tuple[str, int], ...] = ()
     """File and line of each loop around the step, innermost first, and the steps of all its turns."""
 
@@ -73,7 +75,8 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
     callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
     source = _unless_stopped("the Trainer's max_steps", callbacks)
     return ProgramLength(
-        steps, source, math.ceil(steps / epochs), evaluations * batches, size, checkpoints
+        steps, source, math.ceil(steps / epochs), evaluations * batches, size, checkpoints,
+        generates=bool(evaluations and getattr(arguments, "predict_with_generate", False)),
     )  # fmt: skip
 
 
@@ -103,10 +106,14 @@ def _of_lightning(trainer: Any) -> ProgramLength | None:
     epochs = steps // per_epoch if per_epoch else 0
     checks = getattr(trainer, "num_val_batches", None) or []
     times = _validations(trainer, steps * accumulated, batches, epochs)
+    is_often = bool(checks) and times > epochs > 0
     return ProgramLength(
         steps, _unless_stopped("Lightning's estimated_stepping_batches", getattr(trainer, "callbacks", ())), per_epoch,
         times * sum(int(count) for count in checks if isinstance(count, int)),
-        checkpoints=sum(_saves(each, steps, epochs) for each in getattr(trainer, "checkpoint_callbacks", ())),
+        checkpoints=sum(
+            _saves(each, steps, epochs, times / epochs if is_often else 1)
+            for each in getattr(trainer, "checkpoint_callbacks", ())
+        ),
     )  # fmt: skip
 
 
@@ -119,12 +126,17 @@ def _validations(trainer: Any, batches: int, batches_per_epoch: Any, epochs: int
     return epochs // (every or 1)
 
 
-def _saves(callback: Any, steps: int, epochs: int) -> int:
-    """How often a `ModelCheckpoint` writes, where every one is better than those before."""
+def _saves(callback: Any, steps: int, epochs: int, validations: float) -> int:
+    """How often a `ModelCheckpoint` writes, where every one is better than those before.
+
+    After each of the `validations` of an epoch where these are several, unless it is told to save at epochs' ends
+    (lightning/pytorch/callbacks/model_checkpoint.py, 2.6, `_should_save_on_train_epoch_end`).
+    """
     if not getattr(callback, "save_top_k", 0) and not getattr(callback, "save_last", False):
         return 0
     by_steps, by_epochs = (getattr(callback, f"_every_n_{name}", 0) or 0 for name in ("train_steps", "epochs"))
-    return steps // by_steps if by_steps > 0 else epochs // by_epochs if by_epochs > 0 else 0
+    each_epoch = 1 if getattr(callback, "_save_on_train_epoch_end", None) else validations
+    return steps // by_steps if by_steps > 0 else int(epochs // by_epochs * each_epoch) if by_epochs > 0 else 0
 
 
 def _of_keras(table: Mapping[str, Any]) -> ProgramLength | None:

@@ -11,22 +11,49 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
-from forerun.virtual.cuda.later_loops import called_in, trains, trains_by
+from forerun.virtual.cuda.branch_conditions import (
+    ask_first,
+    flags_of,
+    mark_best,
+    remainders,
+    turn_round,
+    write_out_calls,
+)
+from forerun.virtual.cuda.hook_branches import branches_of_hooks
+from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
 from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
 """Names in the script's module: what computes a remainder, decides whether a branch is taken, and ends one."""
 CYCLE = "__forerun_cycle__"
 """What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
-LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+HOOK = "hook"
+"""In place of the line of the loop around a branch: it is of a function that does not train."""
+LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+YIELDING = (ast.Yield, ast.YieldFrom, ast.Await)
 MOST_CYCLE = 10
 """Steps from one turn of a branch that trains to the next which are seen whole."""
 UPDATES = ("step", "zero_grad", "update")
 """Methods by which a branch belongs to the step: an update after several batches, a moving average."""
 SCHEDULERS = ("sch", "lr", "plateau", "decay", "warmup")
 """Parts of names of schedulers."""
+
+
+class Span(Protocol):
+    """Events of the trace, such as those of a step, from `begin` to `end`."""
+
+    @property
+    def begin(self) -> int:
+        """Its first event."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The event behind its last one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +89,8 @@ class TurnBranches:
     """Of the remainder that decides each branch, when it was computed: counter, period and optimizer steps so far."""
     cycles: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """The same of branches that train."""
+    _of_hooks: set[str] = field(default_factory=set)
+    """Branches of functions that do not train and that a loop may call after each step."""
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
@@ -133,11 +162,36 @@ class TurnBranches:
 
     def waits(self) -> bool:
         """Whether a branch is left that has not been taken for its own sake."""
-        return any(line not in self._once for line in self.counts)
+        return any(line not in self._once and self.is_of_turns(line) for line in self.counts)
+
+    def is_of_turns(self, line: str) -> bool:
+        """Whether turns of a training loop decide the branch at `line`: a hook's is reached once after each step."""
+        if line not in self._of_hooks:
+            return True
+        readings = self.counts.get(line, [])
+        rises = (now[0] > before[0] and now[2] - before[2] in (0, 1) for before, now in pairwise(readings))
+        return len({steps for *_, steps in readings}) > 1 and all(rises)
+
+    def first_like_later(self, steps: Sequence["Span"]) -> int:
+        """Number of the first step behind the one that prepares that has no branch which later steps lack.
+
+        A counter that begins at 0 has its branches due at once.
+        """
+        first = min(1, len(steps) - 1)
+        while first < len(steps) - 1:
+            begin, end = steps[first].begin, steps[first].end
+            here = {run.line for run in self.runs if begin <= run.begin < end}
+            if here <= {run.line for run in self.runs if end <= run.begin < steps[-1].end}:
+                break
+            first += 1
+        return first
 
     def takes(self, is_due: Any, line: str, loop: str, now: BranchMoment, *, is_extra: bool) -> bool:
         """Whether a branch is taken: where it is due, and once where `is_extra`, in a turn that is no step."""
         is_due = bool(is_due)
+        if loop == HOOK:
+            self._of_hooks.add(line)
+            is_extra = is_extra and self.is_of_turns(line)
         if self._open is not None:  # within another one, of which it is a part
             return is_due
         if not is_due and (not is_extra or line not in self.counts or line in self._once):
@@ -170,7 +224,7 @@ class TurnBranches:
     def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
         """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""
         readings = self.counts.get(run.line, [])
-        if not readings:
+        if not readings or not self.is_of_turns(run.line):
             return 0
         (first, _, before), (last, period, now) = _while_training(readings)
         if now > before:
@@ -184,24 +238,33 @@ def _while_training(readings: list[tuple[int, int, int]]) -> tuple[tuple[int, in
     return (begins[0], begins[-1]) if len(begins) > 1 else (readings[0], readings[-1])
 
 
-def mark_branches(tree: ast.AST, name: str, functions: set[str], is_loop: Callable[[ast.AST], bool]) -> bool:
+def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Callable[[ast.AST], bool]) -> bool:
     """Make the branches of loops that train, in the file `name`, such that they are seen and can be taken.
 
     `functions` are the file's that train. Returns whether there are any.
     """
-    is_marked = False
-    for node, loop in list(_inside(tree, None, functions, is_loop)):
-        remainder = next(_remainders(node.test), None)
+    write_out_calls(tree)
+    turn_round(tree)
+    is_marked, flags = mark_best(tree), flags_of(tree)
+    hooks = ((node, HOOK) for node in branches_of_hooks(tree, functions))
+    loops = ((node, loop and f"{name}:{loop.lineno}") for node, loop in _inside(tree, None, functions, is_loop))
+    for node, where in [*loops, *hooks]:
+        place: ast.AST = node
+        remainder = next(remainders(node.test), None)
+        if remainder is None and node in flags:
+            place = flags[node]
+            remainder = next(remainders(flags[node].value), None)
         if remainder is None:
             continue
-        line, where = f"{name}:{node.lineno}", "" if loop is None else f"{name}:{loop.lineno}"
+        line = f"{name}:{node.lineno}"
         if _belongs_to_step(node, functions):
             if trains(node.body, functions):
-                _replace(node, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
+                _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
                 is_marked = True
             continue
-        _replace(node, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
-        node.test = _call(TAKES, node.test, [node.test], line, where)
+        ask_first(flags[node].value if place is not node else node.test, remainder)
+        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
+        node.test = _call(TAKES, node.test, [node.test], line, where or "")
         over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
         node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
         is_marked = True
@@ -223,16 +286,23 @@ def _inside(
             yield from _inside(child, loop, functions, is_loop, is_in)
 
 
-def _remainders(test: ast.expr) -> Iterator[ast.BinOp]:
-    """Remainders in a condition, or what would be one of numbers."""
-    yield from (part for part in ast.walk(test) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
-
-
 def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     """Whether a branch trains or leaves its loop: it is no addition to a step."""
     calls = [call for call in called_in(node.body) if not _is_schedule(call)]
     is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
-    return is_update or not calls or any(isinstance(part, LEAVING) for each in node.body for part in ast.walk(each))
+    return is_update or not calls or _leaves(node.body)
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether statements leave their loop whatever happens: under a condition, patience that is over, they may."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, LEAVING):
+            return True
+        if not isinstance(node, (ast.If, *LOOPS, *FUNCTIONS)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return any(isinstance(part, YIELDING) for each in body for part in ast.walk(each))
 
 
 def _is_schedule(call: str) -> bool:

@@ -1,0 +1,129 @@
+"""Seconds of what a program does beside its steps, and how often its run has each: evaluation, saving, branches.
+
+Not covered: what later turns of a loop do more of than the one that was seen.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from forerun.clock.priors import PriorCosts
+from forerun.clock.timeline import replay_clock
+from forerun.records import Record
+from forerun.trace import Trace
+from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.records import TrainingLoop
+from forerun.virtual.cuda.trainer_lengths import ProgramLength
+from forerun.virtual.cuda.turn_branches import BranchRun
+
+
+class LoopRestTime(Record):
+    """What the program does beside its steps, after each pass of a loop or in some turns: evaluation, saving."""
+
+    line: str
+    """File and line of the loop, or of the branch that is taken in some turns."""
+    seconds: float
+    """Of one rest on the device and its host."""
+    times: int
+    """In the whole run."""
+    saved_bytes: int
+    """Of checkpoints that are written in one."""
+    is_branch: bool = False
+    """It is done in some turns of a loop only, as an `if` of the program decides."""
+    is_last: bool = False
+    """It follows the last loop, at whose line it stands."""
+    training_seconds: float = 0.0
+    """Of them, those up to the last update of another optimizer: a generator's, behind its critic's."""
+
+
+def rest_times(
+    trace: Trace, loop: TrainingLoop, length: ProgramLength | None, costs: PriorCosts, step_seconds: float
+) -> list[LoopRestTime]:
+    """What a training loop of a known length does beside its steps, which take `step_seconds`."""
+    if length is None:
+        return []
+
+    def seconds_of(part: LoopRest | BranchRun) -> float:
+        return replay_clock(trace.part(part.begin, part.end), costs).seconds
+
+    def seconds_unseen(rest: LoopRest) -> float:
+        """Of the batches that were not run here."""
+        if rest.seen_share == 1.0:
+            return 0.0
+        return replay_clock(trace.part(rest.begin, rest.cut), costs).seconds * (1 / rest.seen_share - 1)
+
+    passes = dict(length.loops)
+    branches = _branches_of(loop)
+    turn_seconds = step_seconds * _share_of_turn(trace, loop, costs)
+    rows = [
+        LoopRestTime(
+            line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
+            is_branch=True,
+        )
+        for each in branches
+        if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
+    ]  # fmt: skip
+    for rest in loop.between.rests:
+        inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
+        seconds = seconds_of(rest) - sum(map(seconds_of, inside)) - rest.has_step * turn_seconds
+        saved_bytes = rest.saved_bytes - sum(each.saved_bytes for each in inside)
+        if rest.is_last and seconds <= 0 and not saved_bytes:
+            continue  # the program ends with its loop
+        times = max(1, length.steps // max(1, passes.get(rest.line, length.steps)))
+        rows.append(
+            LoopRestTime(
+                line=rest.line,
+                seconds=max(0.0, seconds) + seconds_unseen(rest),
+                times=times,
+                saved_bytes=saved_bytes,
+                is_last=rest.is_last,
+                training_seconds=min(max(0.0, seconds), _training_seconds(rest, branches, seconds_of)),
+            )
+        )
+    return rows
+
+
+def _training_seconds(
+    rest: LoopRest, branches: Sequence[BranchRun], seconds_of: Callable[[LoopRest | BranchRun], float]
+) -> float:
+    """Of a rest up to the last update of another optimizer in it, without branches; 0 where there is none."""
+    if rest.turn_begin <= rest.begin:
+        return 0.0
+    inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.turn_begin]
+    return max(0.0, seconds_of(replace(rest, end=rest.turn_begin)) - sum(map(seconds_of, inside)))
+
+
+def _share_of_turn(trace: Trace, loop: TrainingLoop, costs: PriorCosts) -> float:
+    """Share of a step from where its loop's turn begins: what of it was run behind a pass, up to its update."""
+    span = loop.spans[-1] if loop.spans else None
+    if span is None or span.turn_begin <= span.begin:
+        return 1.0
+    turn, whole = (replay_clock(trace.part(begin, span.end), costs) for begin in (span.turn_begin, span.begin))
+    return turn.seconds / whole.seconds if whole.seconds else 1.0
+
+
+def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
+    """The last run of each branch that is not due within the warm steps: what those have is in the mean step.
+
+    One that was due there once, by a counter that began at 0, is not.
+    """
+    runs = {run.line: run for run in loop.between.branches.runs if loop.between.branches.is_of_turns(run.line)}
+    if not loop.spans:
+        return list(runs.values())
+    warm, branches = loop.spans[loop.warm_from :], loop.between.branches
+    in_steps = {
+        run.line
+        for run in branches.runs
+        for span in warm  # a turn that is no step may be between two of them
+        if span.begin <= run.begin < span.end and branches.times(run, len(warm), len(warm))
+    }
+    return [run for line, run in runs.items() if line not in in_steps]
+
+
+def _turns(line: str, length: ProgramLength) -> int | None:
+    """Turns of the loop at a line in the whole run; None where it is none around the steps."""
+    within = 1
+    for loop, steps in length.loops:
+        if loop == line:
+            return length.steps // max(1, within)
+        within = steps
+    return None
