@@ -29,7 +29,7 @@ def allocator_warnings(conf: str, device: Device) -> list[str]:
 
 
 def unused_bytes(allocated_bytes: int, reserved_bytes: int, device: Device, conf: str) -> int:
-    """What no tensor uses where expandable segments would help; 0 where they are on, there are none, or it is little."""
+    """What no tensor uses where expandable segments would help; 0 where they are on, missing, or it is little."""
     unused = reserved_bytes - allocated_bytes
     if device.kind != "cuda" or device.is_amd or options_on(device, conf).expandable_segments:
         return 0
