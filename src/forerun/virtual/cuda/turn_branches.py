@@ -42,7 +42,7 @@ SCHEDULERS = ("sch", "lr", "plateau", "decay", "warmup")
 """Parts of names of schedulers."""
 
 
-class Span(Protocol):
+class EventSpan(Protocol):
     """Events of the trace, such as those of a step, from `begin` to `end`."""
 
     @property
@@ -172,7 +172,7 @@ class TurnBranches:
         rises = (now[0] > before[0] and now[2] - before[2] in (0, 1) for before, now in pairwise(readings))
         return len({steps for *_, steps in readings}) > 1 and all(rises)
 
-    def first_like_later(self, steps: Sequence["Span"]) -> int:
+    def first_like_later(self, steps: Sequence["EventSpan"]) -> int:
         """Number of the first step behind the one that prepares that has no branch which later steps lack.
 
         A counter that begins at 0 has its branches due at once.
