@@ -49,6 +49,29 @@ def test_a_callback_that_can_end_training_is_named(kind, early):
         assert length.source.endswith("at most: EarlyStopping can end it") == early
 
 
+@pytest.mark.parametrize(
+    ("changes", "evaluations", "checkpoints"),
+    [
+        ({"eval_strategy": "epoch", "save_strategy": "epoch"}, 2, 2),
+        ({"eval_strategy": "epoch", "eval_on_start": True}, 3, 0),
+        ({"eval_strategy": "epoch", "eval_delay": 2}, 1, 0),
+        ({"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 15}, 4, 3),
+        ({"eval_strategy": "steps", "eval_steps": 0.3, "eval_delay": 20}, 3, 0),  # 24, 36 and the last
+        ({"eval_strategy": "steps", "eval_steps": 15, "save_strategy": "best"}, 3, 3),
+    ],
+)
+def test_a_trainer_evaluates_and_saves_behind_its_last_step_too(changes, evaluations, checkpoints):
+    """DefaultFlowCallback of transformers 5.24."""
+    trainer = type("Trainer", (), {"__module__": "transformers.trainer"})()
+    trainer.state = SimpleNamespace(max_steps=40, num_train_epochs=2)
+    usual = {"eval_strategy": "no", "eval_steps": None, "logging_steps": 5, "save_strategy": "no", "save_steps": 5}
+    trainer.args = SimpleNamespace(**usual | changes, eval_batch_size=8, world_size=1)
+    trainer.eval_dataset = [0] * 16
+    length = length_of_trainer({"self": trainer}, "train")
+    assert length is not None
+    assert (length.evaluation_batches, length.checkpoints) == (2 * evaluations, checkpoints)
+
+
 class Rows(IterableDataset):
     """Of which nobody says how many there are."""
 

@@ -60,15 +60,13 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
     if not isinstance(steps, int) or steps <= 0:
         return None
     epochs = max(1.0, float(getattr(trainer.state, "num_train_epochs", 1) or 1))
-    times = {
-        "no": lambda _: 0,
-        "epoch": lambda _: math.ceil(epochs),
-        "steps": lambda every: steps // max(1, int(every if every >= 1 else every * steps)),
-    }
-    name = str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy))
-    evaluations = times.get(name, times["no"])(arguments.eval_steps or arguments.logging_steps or steps)
-    name = str(getattr(arguments.save_strategy, "value", arguments.save_strategy))
-    checkpoints = times.get(name, times["no"])(arguments.save_steps or steps)
+    delay = float(getattr(arguments, "eval_delay", 0) or 0)
+    every = arguments.eval_steps or arguments.logging_steps or steps
+    evaluations = _times(arguments.eval_strategy, every, steps, epochs, delay)
+    checkpoints = _times(arguments.save_strategy, arguments.save_steps or steps, steps, epochs)
+    if _name(arguments.save_strategy) == "best":  # where each is better than those before
+        checkpoints = evaluations
+    evaluations += bool(getattr(arguments, "eval_on_start", False))
     rows = batches_rows(trainer.eval_dataset)
     size = max(1, arguments.eval_batch_size)
     batches = math.ceil(rows / size / max(1, arguments.world_size))
@@ -78,6 +76,23 @@ def _of_trainer(trainer: Any) -> ProgramLength | None:
         steps, source, math.ceil(steps / epochs), evaluations * batches, size, checkpoints,
         generates=bool(evaluations and getattr(arguments, "predict_with_generate", False)),
     )  # fmt: skip
+
+
+def _times(strategy: Any, every: float, steps: int, epochs: float, delay: float = 0) -> int:
+    """How often a Trainer evaluates or saves, not before `delay` epochs or steps (trainer_callback.py, 5.24).
+
+    By steps also behind the last one; `every` below 1 is a share of all steps.
+    """
+    if _name(strategy) == "epoch":
+        return sum(delay <= min(number, epochs) for number in range(1, math.ceil(epochs) + 1))
+    if _name(strategy) != "steps":
+        return 0
+    each = max(1, math.ceil(every if every >= 1 else every * steps))
+    return len({number for number in (*range(each, steps, each), steps) if delay <= number})
+
+
+def _name(strategy: Any) -> str:
+    return str(getattr(strategy, "value", strategy))
 
 
 def batches_rows(dataset: Any) -> int:
