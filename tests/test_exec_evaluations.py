@@ -57,7 +57,7 @@ def test_the_program_goes_on_behind_a_long_evaluation(tmp_path, monkeypatch):
     """It is cut after one of its 40 batches here, and the checkpoint behind it is written."""
     whole, _ = forecast(tmp_path, CHECKPOINTED)
     monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
-    monkeypatch.setattr(loop_rests.RestWatch, "is_endless", False)
+    monkeypatch.setattr(loop_rests.RestWatch, "ends_program", lambda _: False)
     cut, _ = forecast(tmp_path, CHECKPOINTED)
     assert cut.run.checkpoints_written == whole.run.checkpoints_written == 7
     assert cut.run.phases.evaluation_seconds == pytest.approx(whole.run.phases.evaluation_seconds, rel=0.1)

@@ -315,7 +315,7 @@ def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast
 
 
 def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace: Trace, device: Device) -> StepForecast:
-    if not steps:
+    if not steps or not mean_seconds(steps):  # none, or of a program that is on the host and does little
         return StepForecast(
             seconds=spread(0.0, 1.0, 1.0), phases=StepPhases(), model_flops=0, hardware_flops=0, mfu=0,
             tokens_per_second=0, samples_per_second=0,

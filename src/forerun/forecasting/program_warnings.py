@@ -8,12 +8,16 @@ from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.program_run import last_step, warm_steps
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
-from forerun.trace import Trace
+from forerun.trace import Issuer, Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength
 from forerun.virtual.cuda.unknown import TRUTH, Assumption
 
+ON_HOST = (
+    "The steps run nothing on the GPU: model and batches are on the host, whose own time is not forecast. Move both "
+    "there (model.cuda(), .to(device)) to see what training on the GPU takes."
+)
 TURNS_DECIDED = 20
 """Unknown truth values that one line reads in a step, from which on a loop is taken to end by them."""
 
@@ -22,6 +26,11 @@ def compile_seconds(run: ProgramRun, device: Device) -> float:
     """Time in which the program's graphs are compiled."""
     calls = run.session.compiling
     return seconds_of_kernels(calls.kernels, device) if calls.graphs else 0.0
+
+
+def _uses_card(step: Trace) -> bool:
+    """Whether anything of a step is the card's own work."""
+    return any(call.issuer != Issuer.HOST for call, _ in step.warm_calls())
 
 
 def program_warnings(
@@ -64,6 +73,8 @@ def program_warnings(
     warnings += _of_compiling(run, device)
     steps = warm_steps(trace, run.watcher)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
+    if has_steps and steps and not _uses_card(steps[-1]):
+        warnings.append(ON_HOST)
     step_count = max(1, len(run.watcher.spans))
     ended = [each for each in run.assumptions if each.loop is not None]
     warnings += [_of_convergence(each, trace, costs, step_count) for each in ended]

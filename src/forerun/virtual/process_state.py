@@ -62,6 +62,12 @@ def process_state_put_back() -> Iterator[None]:
             state.update(shared.get(name, {}))
 
 
+def forget_accelerators() -> None:
+    """A program of its own finds nothing that accelerators of this process share, such as their device."""
+    for state in _shared_by_accelerate().values():
+        state.clear()
+
+
 def _shared_by_accelerate() -> dict[str, dict[str, Any]]:
     """What all of accelerate's accelerators have in common, which a second program would take for its own."""
     module = sys.modules.get("accelerate.state")

@@ -29,6 +29,8 @@ UNSCALES = "_amp_foreach_non_finite_check_and_unscale"
 """The operator of a loss scaler."""
 ENDED_AFTER = 1.5
 """Times as long, where nothing could be cut."""
+PASSING = 4.0
+"""Times as long again within a batch of a pass, which is cut at the next one: answers that are generated take long."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class RestWatch:
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
     ended_at: str = ""
-    """Line of the loop or branch in whose rest the program was ended, of which no share is known."""
+    """Line of the loop or branch in whose rest the program was ended."""
     _ended: set[str] = field(default_factory=set)
     end_of_run: RunEnd = field(default_factory=RunEnd)
     _line: str = ""
@@ -73,6 +75,8 @@ class RestWatch:
     _began: float = 0.0
     _cut: int = 0
     _seen_share: float = 1.0
+    _is_passing: bool = False
+    """Over batches of a loader whose number is known."""
 
     def turns_again(self, event: int) -> bool:
         """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
@@ -87,7 +91,7 @@ class RestWatch:
         self._ended.add(line)
         self._line, self.is_open = line, True
         self._begin, self._began = (event, saved_bytes), time.process_time()
-        self._seen_share, self._cut = 1.0, 0
+        self._seen_share, self._cut, self._is_passing = 1.0, 0, False
         return True
 
     def cuts(self, loader: WatchedLoader, fetched: list[WatchedLoader], event: int) -> bool:
@@ -95,6 +99,7 @@ class RestWatch:
 
         What follows has its own time.
         """
+        self._is_passing = bool(loader.batches)
         count = sum(each is loader for each in fetched) if self.is_too_long else 0
         if not count or not loader.batches:
             return False
@@ -108,10 +113,13 @@ class RestWatch:
         """Whether it takes so long that it is cut."""
         return self.is_open and time.process_time() - self._began > MOST_SECONDS
 
-    @property
-    def is_endless(self) -> bool:
-        """Whether it takes so long that the program is ended."""
-        return self.is_open and time.process_time() - self._began > ENDED_AFTER * MOST_SECONDS
+    def ends_program(self) -> bool:
+        """Whether it takes so long that the program is ended; a pass over batches is rather cut at the next one."""
+        limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1)
+        if not self.is_open or time.process_time() - self._began <= limit:
+            return False
+        self.ended_at = self._line or "".join(run.line for run in self.branches.runs[-1:])
+        return True
 
     def end(
         self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader], turn_begin: int = 0
@@ -122,9 +130,6 @@ class RestWatch:
         share = self._seen_share
         if self.is_too_long and not has_step and fetched and fetched[-1].batches:
             share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
-        runs = self.branches.runs
-        if self.is_endless and not has_step and share == 1.0 and all(run.seen_share == 1.0 for run in runs[-1:]):
-            self.ended_at = self._line or "".join(run.line for run in runs[-1:])
         (begin, before), self.is_open = self._begin, False
         is_last, saved, cut = self._line == self.end_of_run.line, saved_bytes - before, self._cut or event
         if self._line != EXTRA_TURN:

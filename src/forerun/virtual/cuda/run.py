@@ -45,7 +45,12 @@ from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
 from forerun.virtual.phases import own_alive, recognising_phases
-from forerun.virtual.process_state import convolutions_use_tf32, process_state_put_back, products_use_tf32
+from forerun.virtual.process_state import (
+    convolutions_use_tf32,
+    forget_accelerators,
+    process_state_put_back,
+    products_use_tf32,
+)
 from forerun.virtual.put_back import put_back_everywhere
 
 NO_TRITON = "PyTorch for CUDA brings Triton, and the one for CPUs that is here does not: pip install --no-deps triton."
@@ -111,6 +116,7 @@ class ProgramRun:
 
 def _execute(program: Program, watcher: StepWatcher) -> None:
     """As Python runs it, but that of its own file's statements several training loops are seen (`later_loops.py`)."""
+    forget_accelerators()
     spec = _spec(program.target) if program.is_module else None
     file = program.target if spec is None else spec.origin
     if (spec is None) == program.is_module or not _is_source(file):

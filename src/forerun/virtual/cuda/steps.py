@@ -187,7 +187,7 @@ class StepWatcher:
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             is_late = self._loop_began is not None and time.process_time() - self._loop_began > MOST_SECONDS_BETWEEN
-            if is_late or (self._depth == 0 and self.between.is_endless):
+            if is_late or (self._depth == 0 and self.between.ends_program()):
                 raise ProgramStopped
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
