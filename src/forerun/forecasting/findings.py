@@ -205,7 +205,7 @@ def _host_work(trace: Trace, watcher: StepWatcher, device: Device, step_seconds:
         if call is not None and call.issuer == Issuer.HOST:
             lines[trace.lines.get(index, "")] += costs.host_seconds(call)
     total = sum(lines.values())
-    if total < HOST_WORK_SHARE * step_seconds:
+    if not lines or total < HOST_WORK_SHARE * step_seconds:
         return None
     line = max(lines, key=lambda name: lines[name])
     text = (
