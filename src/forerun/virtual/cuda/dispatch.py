@@ -27,6 +27,7 @@ from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda import host_work
 from forerun.virtual.cuda.cards import VIRTUAL, by_program_names, in_use
 from forerun.virtual.cuda.names import below_dispatcher, is_pinned, is_virtual, pin, to_virtual
+from forerun.virtual.cuda.operand_types import require_types
 from forerun.virtual.cuda.peers import Peers, exchange
 from forerun.virtual.cuda.shadow import (
     CHANCE,
@@ -92,6 +93,7 @@ class CudaDispatch(TorchDispatchMode):
         kind = "" if device is None else torch.device(device).type
         if kind != DEVICE and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
             return self._on_host(func, args, kwargs, kind)
+        require_types(func, args)
         if kwargs.get("generator") is not None:  # one of the host, which the device's operators do not take
             kwargs = {**kwargs, "generator": None}
         if is_sparse_work(func, args, kwargs):

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.cards import VIRTUAL, CardsInUse, in_use, name_of, numbered, present, seeing_cards
+from forerun.virtual.cuda.operand_types import binary_cross_entropy
 from forerun.virtual.cuda.shadow import host_copy, shadow_of
 from forerun.virtual.cuda.sparse_tensors import new_sparse, parts_of
 from forerun.virtual.cuda.tensor_classes import replace_data
@@ -28,6 +29,8 @@ _OTHERS: list[Callable[[int], None]] = []
 """What is told of cards with another number than this rank's, innermost session last."""
 FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.asarray)
 READS_ARRAY = (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__reversed__)
+AS_ARRAY = (torch.Tensor.numpy, torch.Tensor.__array__)
+"""Of these, what PyTorch refuses for tensors of a card (torch/csrc/utils/tensor_numpy.cpp, 2.13)."""
 _PINNED = "_forerun_pinned"
 """Attribute of a tensor of the host that a card would read directly."""
 _BELOW = threading.local()
@@ -144,6 +147,11 @@ class CudaNames(TorchFunctionMode):
         if answer is not None and args and isinstance(args[0], torch.Tensor):
             return answer(func, *args, **kwargs)
         if func in READS_ARRAY and isinstance(args[0], FakeTensor):
+            if func in AS_ARRAY and is_virtual(args[0]) and not kwargs.get("force"):
+                raise TypeError(
+                    f"can't convert {name_of(args[0].fake_device)} device type tensor to numpy. Use Tensor.cpu() to "
+                    f"copy the tensor to host memory first."
+                )
             return func(host_copy(args[0]), *args[1:], **kwargs)
         if func in FROM_PYTHON:
             return _from_python(func, args, kwargs)
@@ -352,6 +360,7 @@ _ANSWERS: dict[Any, Any] = {
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
     torch.nn.functional.ctc_loss: _ctc_loss,
+    torch.nn.functional.binary_cross_entropy: binary_cross_entropy,
     torch.Tensor.__format__: _format,
     torch.Tensor.__repr__: _text,
 }
