@@ -25,10 +25,10 @@ BANNED = (
 
 
 def require_types(func: Any, args: Any) -> None:
-    """Fail as CUDA does where an operator is given tensors of types that do not go together.
+    """Fail as CUDA does where the tensors `args` of an operator have types that do not go together.
 
     Raises:
-        RuntimeError: it is.
+        RuntimeError: they do not.
     """
     check = _CHECKS.get(func._overloadpacket)
     fault = "" if check is None else check(args)
