@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.medium
 def test_a_forecast_beside_torchao_writes_nothing_of_it(tmp_path):
     settings = "name: a\nworkload: causal-lm\nmodel: {name: tiny-llama}\ndata: {examples: 8}\n"
     (tmp_path / "run.yaml").write_text(settings, encoding="utf-8")

@@ -41,6 +41,7 @@ def test_batching_changes_nothing(model):
     assert all(len(ids) <= 6 for ids in together)
 
 
+@pytest.mark.medium
 def test_a_batch_without_room_is_generated_in_halves(model, monkeypatch):
     whole = generate(model, PROMPTS, GREEDY, batch_size=4)
     real, sizes = model.generate, []

@@ -36,6 +36,7 @@ print(answer.model_dump_json(exclude={"detail"}))
 """
 
 
+@pytest.mark.medium
 def test_a_forecast_leaves_a_process_to_train_in(monkeypatch):
     monkeypatch.setenv("FORERUN_TRACES", "off")
     expected = forerun.forecast(SETTINGS, gpu="t4").model_dump_json(exclude={"detail"})
@@ -63,6 +64,7 @@ def test_errors_of_the_other_process_are_ours(needed):
     assert "hidden_size=30" in str(here.value)
 
 
+@pytest.mark.medium
 def test_a_process_that_dies_is_replaced(needed):
     first = forerun.forecast(SETTINGS, gpu="t4")
     apart._worker.kill()

@@ -108,6 +108,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.medium
 def test_switches_of_tf32_are_those_of_the_program_and_of_no_use_to_an_older_card(tmp_path):
     """`allow_tf32 = True` stands in scripts for any card; a T4 ran into "No dense peak for tfloat32"."""
     script, seconds = tmp_path / "train.py", {}

@@ -127,6 +127,7 @@ def test_sharded_weights_are_gathered_once_a_step_and_gradients_sent_once(zero, 
     assert sum(trace.repeats(step) for step in range(trace.micro_steps)) == trace.accumulation == 5
 
 
+@pytest.mark.medium
 def test_gradients_that_wait_are_whole_and_in_fp32():
     """Stage 1 holds weights in 2 bytes and gradients in 4; stage 3 a quarter of the latter, and a block or two of both."""
     config = {**CONTENT["model"]["config"], "num_hidden_layers": 32}

@@ -49,6 +49,7 @@ def trained(wrap):
     return Counter(op.phase for op in trace.ops), bytes_of
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("wrap", ["by name", lambda step: step, functools.partial, Closure])
 def test_what_a_closure_computes_is_no_update(wrap):
     assert trained(wrap) == trained(None)

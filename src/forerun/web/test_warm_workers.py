@@ -13,6 +13,7 @@ from forerun.web.question import PageQuestion
 from forerun.web.warm_workers import SERVER as REAL
 from forerun.web.warm_workers import WarmWorkers
 
+pytestmark = pytest.mark.medium
 SERVER = """
 import os, sys, time
 import forerun.cli.ui_fork_server as server
@@ -168,7 +169,6 @@ def test_sizes_nearby_are_traced_while_nobody_waits():
     in_loop(story)
 
 
-@pytest.mark.medium
 def test_a_fork_answers_what_a_fresh_process_answers(monkeypatch, tmp_path):
     monkeypatch.setenv("FORERUN_TRACES", "off")
     monkeypatch.setenv("FORERUN_LEDGER", f"sqlite:///{tmp_path / 'ledger.sqlite'}")

@@ -95,6 +95,7 @@ def test_a_solver_goes_on_until_its_time_is_that_asked_for(tmp_path):
     assert turns_of(SOLVER, tmp_path)[0] == 60
 
 
+@pytest.mark.medium
 def test_nothing_is_endless(tmp_path):
     """Two questions, of which none alone ends the loop."""
     body = "while (x.sum() > 0).item() or turns < 0:\n    turns += 1\n"

@@ -55,6 +55,7 @@ def forecast_of(kind, tmp_path):
     return forecast, run
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["data", "no grad", "momenta", "bare tensors"])
 def test_steps_made_by_hand(kind, tmp_path):
     """Two micro-batches of 16 rows each; 100 steps, of which three are seen."""
