@@ -8,7 +8,7 @@ The operator is `aten::_flash_attention_forward` with offsets, which `torch.nn.a
 (PyTorch 2.11 to 2.13), and PyTorch's own nested tensors. `varlen_attn` fixes dropout at zero, and BERT's and GPT-2's
 configurations have dropout in attention, so it is called directly.
 
-Not covered: kernels for older GPUs or fp32 that take offsets, sliding windows, AMD's.
+Not covered: kernels for older GPUs or fp32 that take offsets, windows around a token of an encoder, AMD's.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from forerun.errors import InvalidSettings, NotSupported
 from forerun.settings.schema import Settings
+from forerun.step.decoder_types import MASKS_ONLY
 from forerun.step.precision import policy_of
 
 NAME = "documents"
@@ -59,8 +60,13 @@ class DocumentKernel:
         return f"Packed documents are kept apart by {method}: {self.why}."
 
 
-def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, int] | None) -> DocumentKernel:
-    """How a model of `config` keeps packed documents apart on a GPU of that compute capability; None is a CPU."""
+def kernel_of_documents(
+    settings: Settings, config: Any, capability: tuple[int, int] | None, *, is_plain: bool = True
+) -> DocumentKernel:
+    """How a model of `config` keeps packed documents apart on a GPU of that compute capability; None is a CPU.
+
+    Attention is plain where PyTorch's own kernels compute it: without caps of its scores or sinks.
+    """
     dtype = policy_of(settings).compute_dtype
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     most = LARGEST_ON_SMALL_CHIPS if capability in SMALL_CHIPS else LARGEST_HEAD
@@ -70,6 +76,17 @@ def kernel_of_documents(settings: Settings, config: Any, capability: tuple[int, 
         (capability is not None and capability < OLDEST, "the kernel needs compute capability 8.0"),
         (dtype not in HALF, f"the kernel computes in 16 bits, and precision is {settings.precision}"),
         (head % HEAD_MULTIPLE != 0 or head > most, f"the kernel has no heads of {head}"),
+        (
+            getattr(config, "v_head_dim", None) not in (None, getattr(config, "qk_head_dim", None)),
+            "the kernel has heads of one size, and values have another",
+        ),
+        (not is_plain, "the model's attention has caps, sinks or biases, which the kernel has not"),
+        (getattr(config, "model_type", None) in MASKS_ONLY, "the model hands no offsets on to its attention"),
+        (
+            (getattr(config, "attention_chunk_size", None) or settings.batch.sequence_length)
+            < settings.batch.sequence_length,
+            "the kernel knows no chunks, and rows are longer than one",
+        ),
         (settings.compile in GRAPH_MODES, f"CUDA graphs (compile: {settings.compile}) want the same shapes each step"),
     ]
     reason = next((reason_text for applies, reason_text in obstacles if applies), None)
@@ -155,11 +172,21 @@ def capability_of(device_type: str) -> tuple[int, int] | None:
 
 
 def take_offsets(model: nn.Module, settings: Settings, capability: tuple[int, int] | None) -> DocumentKernel | None:
-    """Let a model of packed documents use `attend_within` where it can; None where nothing is packed."""
+    """Let a model of packed documents use `attend_within` where it can; None where nothing is packed.
+
+    Raises:
+        InvalidSettings: masks are needed, and the attention that the settings name takes none.
+    """
     if settings.batch.padding != "packed":
         return None
-    config: Any = model.config
-    kernel = kernel_of_documents(settings, config, capability)
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    config: Any = base.config
+    kernel = kernel_of_documents(settings, config, capability, is_plain=getattr(base, "_supports_sdpa", True))
+    if kernel.kind == "masks" and settings.model.attention in (*PACKAGES, "flex_attention"):
+        raise InvalidSettings(
+            f"batch.padding: packed documents need masks here ({kernel.why}); found {settings.model.attention}, which "
+            f"takes none. Set model.attention to auto, or batch.padding to bucketed."
+        )
     if kernel.kind == "offsets":
         _register()
         config._attn_implementation = NAME  # read at each call; setting it after the model is built is enough
@@ -203,11 +230,13 @@ def attend_within(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **more
         )  # type: ignore[return-value]
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    window = more.get("sliding_window")
+    reach = {} if window is None or window >= longest else {"window_size_left": window - 1, "window_size_right": 0}
     batch, _, length, _ = query.shape
     rows = [_as_rows(tensor, _half(value)) for tensor in (query, key, value)]
     # torch/nn/attention/varlen.py (2.13) calls it too, with dropout_p fixed at 0.0 (line 101)
     out = torch.ops.aten._flash_attention_forward(
-        *rows, offsets, offsets, longest, longest, dropout, causal, False, scale=scaling
+        *rows, offsets, offsets, longest, longest, dropout, causal, False, scale=scaling, **reach
     )[0]
     return out.unflatten(0, (batch, length)), None
 

@@ -18,25 +18,25 @@ from torch import Tensor, nn
 
 from forerun.data.token_data import IGNORED
 from forerun.errors import NotSupported
+from forerun.step.decoder_types import DECODER_TYPES
 from forerun.units import MIB
 
 CHUNK_BYTES = 256 * MIB
 """Bytes of fp32 logits in one chunk: large enough to keep a GPU busy."""
 FP16_FACTOR = 16.0
 """Gradients of logits begin near one over the vocabulary, where fp16 has few digits left; undone in fp32."""
-CAP, DIVISOR, FACTOR = "final_logit_softcapping", "logits_scaling", "logit_scale"
-"""Fields by which configurations of transformers change logits after the output layer (Gemma 2, Granite, Cohere)."""
-FAMILIES = frozenset({
-    "bert", "distilbert", "electra", "roberta", "xlm-roberta", "modernbert", "gpt2", "gpt_neox", "gpt_bigcode", "opt",
-    "llama", "mistral", "mixtral", "qwen2", "phi", "gemma2", "falcon", "t5",
-})  # fmt: skip
+CAP = "final_logit_softcapping"
+"""Field by which configurations of transformers bend logits after the output layer (Gemma 2)."""
+FAMILIES = DECODER_TYPES | {
+    "bert", "bloom", "distilbert", "electra", "falcon_h1", "falcon_mamba", "modernbert", "roberta", "t5", "xlm-roberta",
+}  # fmt: skip
 """Model types whose logits are the output layer's, but for what is named above; each is tested."""
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, cap: float, factor: float,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, cap: float,
         wants_gradients: bool,
     ) -> Tensor:  # fmt: skip
         dtype = _compute_dtype(hidden, weight)
@@ -53,7 +53,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for begin in range(0, len(hidden), rows):
                 part = hidden[begin : begin + rows].to(dtype)
                 logits = F.linear(part, cast, None if bias is None else bias.to(dtype)).float()
-                loss, slope = _loss_and_slope(logits, labels[begin : begin + rows], cap, factor, any(wants))
+                loss, slope = _loss_and_slope(logits, labels[begin : begin + rows], cap, any(wants))
                 total += loss
                 if slope is None:
                     continue
@@ -76,7 +76,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         input_gradients = [
             None if g is None else g.mul_(scale).to(dtype) for g, dtype in zip(stored, ctx.dtypes, strict=True)
         ]  # fmt: skip
-        return (*input_gradients, None, None, None, None)
+        return (*input_gradients, None, None, None)
 
 
 def _compute_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
@@ -88,12 +88,8 @@ def _unscaled(value: Tensor, factor: float) -> Tensor:
     return value if factor == 1.0 else value.float() / factor
 
 
-def _loss_and_slope(
-    logits: Tensor, labels: Tensor, cap: float, factor: float, wants_slope: bool
-) -> tuple[Tensor, Tensor | None]:
+def _loss_and_slope(logits: Tensor, labels: Tensor, cap: float, wants_slope: bool) -> tuple[Tensor, Tensor | None]:
     """Summed loss of a chunk's fp32 `logits` (n, V) and its gradient by what the output layer gave."""
-    if factor != 1.0:
-        logits = logits.mul_(factor)
     bend = None
     if cap:
         logits = logits.div_(cap).tanh_()
@@ -111,17 +107,15 @@ def _loss_and_slope(
     slope.mul_(valid.unsqueeze(1))
     if bend is not None:
         slope.mul_(bend)
-    return loss, slope if factor == 1.0 else slope.mul_(factor)
+    return loss, slope
 
 
-def chunked_cross_entropy(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, *, cap: float = 0.0, factor: float = 1.0
-) -> Tensor:
+def chunked_cross_entropy(hidden: Tensor, head: nn.Linear, labels: Tensor, *, cap: float = 0.0) -> Tensor:
     """Cross-entropy summed over valid `labels` (N,) of the logits that `head` makes of `hidden` (N, D); fp32 scalar.
 
-    Logits are multiplied by `factor` and, where `cap` is not 0, bent to cap · tanh(logit / cap).
+    Where `cap` is not 0, logits are bent to cap · tanh(logit / cap).
     """
-    return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, cap, factor, torch.is_grad_enabled())
+    return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, cap, torch.is_grad_enabled())
 
 
 def require_chunkable(model: nn.Module, workload: str) -> None:
@@ -140,8 +134,11 @@ def require_chunkable(model: nn.Module, workload: str) -> None:
 
 
 @contextlib.contextmanager
-def hidden_for_logits(model: nn.Module) -> Iterator[tuple[nn.Linear, float, float]]:
-    """Let `model` return the output layer's inputs as its logits; yields that layer, its cap and its factor."""
+def hidden_for_logits(model: nn.Module) -> Iterator[tuple[nn.Linear, float]]:
+    """Let `model` return the output layer's inputs as its logits; yields that layer and its cap.
+
+    What a model multiplies its logits by (Granite, Cohere) it then multiplies these inputs by, which is the same.
+    """
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     config: Any = model.config
     if type(head) is not nn.Linear:
@@ -150,12 +147,11 @@ def hidden_for_logits(model: nn.Module) -> Iterator[tuple[nn.Linear, float, floa
             f"adapter.targets and adapter.modules_to_save, or set cross_entropy to full."
         )
     cap = getattr(config, CAP, None)
-    factor = (getattr(config, FACTOR, None) or 1.0) / (getattr(config, DIVISOR, None) or 1.0)
     if cap is not None:
         setattr(config, CAP, None)
     head.forward = _same
     try:
-        yield head, cap or 0.0, factor
+        yield head, cap or 0.0
     finally:
         del head.forward
         if cap is not None:

@@ -8,6 +8,9 @@ encoders (transformers 5.23).
 A classifier pools the first token of a row. Packed rows hold many documents, so what the encoder returns is replaced by
 the first token of each, as rows of length one: (N, 1, D).
 
+Attention that is written out (`eager`) adds its mask to scores, PyTorch's kernels take booleans. Layers of another
+reach (sliding windows, chunks) get masks of their own, by the name that the configuration gives their kind.
+
 Where a kernel takes offsets instead of a mask (`attention.py`), it gets `boundaries`: where each document begins when
 the rows are laid end to end, and the end; what is left of a row is one more document. `longest` bounds their lengths.
 """
@@ -20,13 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from forerun.errors import NotSupported
+from forerun.step.decoder_types import DECODER_TYPES
 
 DOCUMENTS, FIRSTS = "documents", "firsts"
 BOUNDARIES, LONGEST = "boundaries", "longest"
 """Keys of a packed batch: offsets, int32 (N + 1,), and a bound of the documents' lengths, which stays on the host."""
-CAUSAL_FAMILIES = frozenset({"gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2", "phi"})
 ENCODER_FAMILIES = frozenset({"bert", "roberta", "xlm-roberta", "electra", "distilbert"})
-"""Model types that are tested to give packed documents what they give single ones."""
+"""Encoders that are tested to give packed documents what they give single ones; decoders are `DECODER_TYPES`."""
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+"""Kinds of layers in configurations of transformers (`layer_types`)."""
 LAST_STAGE = ("encoder", "transformer")
 """Names, inside the backbone, of the module that returns the sequence that heads pool."""
 
@@ -40,6 +45,37 @@ def block_mask(documents: Tensor, *, is_causal: bool) -> Tensor:
     return mask
 
 
+def masks_by_layer(
+    documents: Tensor, positions: Tensor, config: Any, *, is_causal: bool, dtype: torch.dtype
+) -> Tensor | dict[str, Tensor]:
+    """What a transformers model takes as `attention_mask`: one (R, 1, T, T), or one for each kind of its layers.
+
+    Booleans, or where attention is written out what is added to scores, in `dtype`. Reaches are counted by `positions`
+    (R, T), which restart with every document.
+    """
+    together = block_mask(documents, is_causal=is_causal)
+    apart = positions[:, None, :, None] - positions[:, None, None, :]
+    masks: dict[str, Tensor] = {}
+    for kind in _layer_kinds(config):
+        mask = together
+        if kind == SLIDING:
+            mask = mask & (apart < config.sliding_window)
+        elif kind == CHUNKED:
+            chunk = positions // config.attention_chunk_size
+            mask = mask & (chunk[:, None, :, None] == chunk[:, None, None, :])
+        if getattr(config, "_attn_implementation", None) == "eager":
+            none = torch.zeros((), dtype=dtype, device=mask.device)
+            mask = torch.where(mask, none, torch.finfo(dtype).min)
+        masks[kind] = mask
+    return masks if getattr(config, "layer_types", None) and set(masks) != {FULL} else next(iter(masks.values()))
+
+
+def _layer_kinds(config: Any) -> list[str]:
+    """Kinds of layers by how far they look, each once, in the model's order."""
+    kinds = getattr(config, "layer_types", None) or [SLIDING if getattr(config, "sliding_window", None) else FULL]
+    return list(dict.fromkeys(kinds))
+
+
 def even_boundaries(rows: int, length: int, documents: int) -> list[int]:
     """Boundaries of rows of `length` tokens that hold so many documents each, as even as can be."""
     return [row * length + n * length // documents for row in range(rows) for n in range(documents)] + [rows * length]
@@ -51,7 +87,7 @@ def position_offset(config: Any) -> int:
     return config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
 
 
-def require_packable(model: nn.Module, workload: str, sequence_length: int) -> None:
+def require_packable(model: nn.Module, workload: str) -> None:
     """Refuse models that are not known to keep packed documents apart.
 
     Raises:
@@ -59,12 +95,16 @@ def require_packable(model: nn.Module, workload: str, sequence_length: int) -> N
     """
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", type(model).__name__)
-    window = getattr(config, "sliding_window", None) or sequence_length
-    families = CAUSAL_FAMILIES if workload == "causal-lm" else ENCODER_FAMILIES
-    if kind not in families or window < sequence_length:
+    families = DECODER_TYPES if workload == "causal-lm" else ENCODER_FAMILIES
+    if kind == "falcon" and config.alibi:
         raise NotSupported(
-            f"batch.padding: packed documents are exact for {', '.join(sorted(families))} over at most their attention "
-            f"window; found {kind} for {workload}. Set batch.padding to bucketed."
+            "batch.padding: Falcon counts its biases (alibi) along the row and not along a document; found packed. Set "
+            "batch.padding to bucketed."
+        )
+    if kind not in families:
+        raise NotSupported(
+            f"batch.padding: packed documents need a model type that was tested with them ({len(families)} were for "
+            f"{workload}); found {kind}. Set batch.padding to bucketed."
         )
 
 

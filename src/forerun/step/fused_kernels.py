@@ -37,13 +37,10 @@ def require_kernels(settings: Settings, model: nn.Module, workload: str) -> None
     if settings.model.kernels == "none":
         return
     kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    factor = getattr(getattr(model, "config", None), "logits_scaling", None) or 1.0
     obstacles = [
         (workload != "causal-lm", f"have a loss for causal language models only; found workload {workload!r}"),
         (kind not in LIGER_TYPES, f"are known here for {', '.join(sorted(LIGER_TYPES))}; found {kind!r}"),
-        (factor != 1.0, f"take no scaled logits; found logits_scaling={factor:g}"),
         (settings.compile != "none", f"are no part of compiled graphs here; found compile={settings.compile!r}"),
-        (settings.parallel.kind == "fsdp", "need the whole output layer; found parallel.kind='fsdp'"),
         (settings.cross_entropy == "chunked", "bring their own loss in chunks; found cross_entropy='chunked'"),
     ]
     for applies, text in obstacles:

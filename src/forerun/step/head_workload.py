@@ -28,8 +28,8 @@ from forerun.step.documents import (
     DOCUMENTS,
     FIRSTS,
     LONGEST,
-    block_mask,
     even_boundaries,
+    masks_by_layer,
     pooled_by_document,
     position_offset,
     require_packable,
@@ -64,7 +64,7 @@ class HeadWorkload:
         """The architecture with this workload's head."""
         model = _model(settings, self.head, self.config_fields, pretrained=pretrained)
         if settings.batch.padding == "packed":
-            require_packable(model, self.head, settings.batch.sequence_length)
+            require_packable(model, self.head)
         require_kernels(settings, model, self.head)
         if self.is_causal and copies_logits(settings.versions, config_of(settings).model_type):
             setattr(model, SHIFTS_LOGITS, True)
@@ -108,15 +108,15 @@ class HeadWorkload:
             criterion = getattr(bare, COMPILED_CRITERION, self.criterion)
             fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
             if fused is not None:
-                head, cap, _ = stack.enter_context(hidden_for_logits(bare))
+                head, cap = stack.enter_context(hidden_for_logits(bare))
                 hidden, labels = self.align(model(**inputs).logits, labels)
                 flat = hidden.reshape(-1, hidden.shape[-1])
                 return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
             if getattr(bare, IN_CHUNKS, False):
-                head, cap, factor = stack.enter_context(hidden_for_logits(bare))
+                head, cap = stack.enter_context(hidden_for_logits(bare))
                 hidden, labels = self.align(model(**inputs).logits, labels)
                 flat = hidden.reshape(-1, hidden.shape[-1])
-                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap, factor=factor))
+                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap))
             if getattr(bare, SHIFTS_LOGITS, False):
                 logits = model(**inputs).logits  # lives until the loss is there: it is part of the output
                 wide = logits.float()
@@ -137,7 +137,11 @@ class HeadWorkload:
             inputs[OFFSETS], inputs[LONGEST_ARGUMENT] = batch[BOUNDARIES], int(batch[LONGEST])
             inputs["attention_mask"] = batch[DOCUMENTS][:1, None, None, :1]  # unread: transformers makes none then
         else:
-            inputs["attention_mask"] = block_mask(batch[DOCUMENTS], is_causal=self.is_causal)
+            table: Any = model.get_input_embeddings()  # type: ignore[operator]
+            inputs["attention_mask"] = masks_by_layer(
+                batch[DOCUMENTS], batch["position_ids"], model.config, is_causal=self.is_causal,
+                dtype=table.weight.dtype,
+            )  # fmt: skip
         offset = position_offset(model.config)
         inputs["position_ids"] = batch["position_ids"] + offset if offset else batch["position_ids"]
         if FIRSTS in batch:

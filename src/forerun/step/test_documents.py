@@ -7,13 +7,14 @@ from forerun.data.token_data import TokenData, TokenSample
 from forerun.errors import NotSupported
 from forerun.settings.load import settings_from
 from forerun.step.build import prepare_model
-from forerun.step.documents import CAUSAL_FAMILIES, ENCODER_FAMILIES, block_mask
+from forerun.step.decoder_types import DECODER_TYPES
+from forerun.step.documents import ENCODER_FAMILIES, block_mask
 from forerun.step.heads import generic_workload
 from forerun.step.test_chunked_loss import TINY, step_of
 from forerun.step.training_step import StepObserver
 
 LENGTHS = (5, 9, 3, 7, 12, 4)
-CASES = [(kind, "causal-lm") for kind in sorted(CAUSAL_FAMILIES & set(TINY))] + [
+CASES = [(kind, "causal-lm") for kind in sorted(DECODER_TYPES & set(TINY))] + [
     (kind, workload)
     for kind in sorted(ENCODER_FAMILIES)
     for workload in ("masked-lm", "token-classification", "sequence-classification")
@@ -66,6 +67,22 @@ def test_packed_is_padded(kind, workload, monkeypatch):
 
 
 @pytest.mark.parity
+@pytest.mark.parametrize(("kind", "workload"), [("llama", "causal-lm"), ("bert", "masked-lm")])
+def test_attention_that_is_written_out_sees_one_document_too(kind, workload, monkeypatch):
+    """It adds its mask to scores: booleans let every token see all others."""
+    import forerun.step.test_chunked_loss as helper
+
+    monkeypatch.setitem(helper.HEADS, TINY[kind].parameters_of, workload)
+    loss, _, _, gradients = gradients_of(kind, workload, "longest")
+    packed_loss, _, _, packed = gradients_of(
+        kind, workload, "packed", lambda step: setattr(step.model.config, "_attn_implementation", "eager")
+    )
+    assert packed_loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    for name, gradient in gradients.items():
+        assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
+
+
+@pytest.mark.parity
 def test_adapters_take_packed_documents_too(monkeypatch):
     """The encoder under peft's wrappers is the one whose rows are pooled by document."""
     import forerun.step.test_chunked_loss as helper
@@ -85,8 +102,9 @@ def test_adapters_take_packed_documents_too(monkeypatch):
         assert (packed[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-8, name
 
 
-def test_every_known_family_is_tried():
-    assert set(TINY) >= CAUSAL_FAMILIES | ENCODER_FAMILIES
+def test_every_known_encoder_is_tried():
+    """Decoders are in `test_decoder_types.py`."""
+    assert set(TINY) >= ENCODER_FAMILIES
 
 
 def test_a_token_sees_its_own_document_only():
@@ -102,8 +120,8 @@ def test_a_token_sees_its_own_document_only():
     ("model", "workload", "config"),
     [
         ("tiny-modernbert", "sequence-classification", {}),
-        ("tiny-mistral", "causal-lm", {"sliding_window": 8}),
         ("tiny-t5", "seq2seq-lm", {}),
+        ("tiny-falcon", "causal-lm", {"alibi": True}),
     ],
 )
 def test_others_are_refused(model, workload, config):
