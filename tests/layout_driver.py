@@ -31,6 +31,7 @@ def training(folder, changes, steps):
         "optimizer": {"learning_rate": 1e-3, "max_gradient_norm": 0.5}, "schedule": {"epochs": 9, "max_steps": steps},
         "compile": changes.get("compile", "none"), "compile_unit": "blocks" if "compile" in changes else "model",
         "activation_checkpointing": changes.get("recomputed", "none"),
+        "cross_entropy": changes.get("cross_entropy", "full"),
         "checkpoints": {"every_steps": 3 if changes.get("is_scored") else 2, "keep_last": 10, "sharded": changes.get("sharded", False)},
         "parallel": changes.get("parallel", {}),
         **({"cluster": {"gpus_per_node": changes["gpus_per_node"]}} if "gpus_per_node" in changes else {}),

@@ -54,6 +54,19 @@ def test_split_layers_are_whole_ones(tmp_path, alone, world, parallel, recompute
     assert report["local"] < 0.51 * alone[0]["local"]
 
 
+@pytest.mark.parametrize(
+    ("world", "parallel"),
+    [(2, {"shard": 2}), pytest.param(2, {"shard": 2, "zero": 1}, marks=SLOW),
+     pytest.param(4, {"shard": 2, "replicate": 2, "zero": 2}, marks=SLOW)],
+)  # fmt: skip
+def test_losses_in_chunks_over_shards_are_whole_ones(tmp_path, alone, world, parallel):
+    """FSDP2 gathers the output layer for the forward pass, and it stays until its gradient is there."""
+    report, weights = run(tmp_path, world, parallel=parallel, cross_entropy="chunked")
+    assert report["losses"] == pytest.approx(alone[0]["losses"], rel=1e-4)
+    assert report["norms"] == pytest.approx(alone[0]["norms"], rel=1e-4)
+    assert_same(weights, alone[1])
+
+
 @pytest.fixture(scope="module")
 def alone_in_full_rows(tmp_path_factory):
     return run(tmp_path_factory.mktemp("alone"), 1, padding="fixed")

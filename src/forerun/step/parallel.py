@@ -52,11 +52,6 @@ def refuse_unsupported(settings: Settings) -> None:
         )  # fmt: skip
     if settings.parallel.kind != "fsdp":
         return
-    if settings.cross_entropy == "chunked":
-        raise NotSupported(
-            "cross_entropy: the output layer of sharded models is gathered for their forward pass only; found "
-            "'chunked' with parallel.kind='fsdp'. Set cross_entropy to full, or parallel.kind to ddp."
-        )
     if settings.quantization == "int8":
         raise NotSupported(
             "parallel.kind: bitsandbytes stores weights of 4 bits in a dtype that FSDP can shard, and those of 8 bits "
