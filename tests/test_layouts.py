@@ -73,16 +73,20 @@ def alone_in_full_rows(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("world", "parallel", "recomputed"),
+    ("world", "parallel", "recomputed", "loss"),
     [
-        (2, {"context": 2}, "none"), (4, {"shard": 2, "context": 2}, "selective"),
-        pytest.param(4, {"context": 4}, "blocks", marks=SLOW),
-        pytest.param(4, {"replicate": 2, "context": 2}, "none", marks=SLOW), pytest.param(4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none", marks=SLOW),
+        (2, {"context": 2}, "none", "chunked"), (4, {"shard": 2, "context": 2}, "selective", "full"),
+        pytest.param(4, {"context": 4}, "blocks", "full", marks=SLOW),
+        pytest.param(4, {"replicate": 2, "context": 2}, "none", "full", marks=SLOW),
+        pytest.param(4, {"tensor": 2, "context": 2, "sequence_parallel": True}, "none", "full", marks=SLOW),
+        pytest.param(4, {"shard": 2, "context": 2}, "none", "chunked", marks=SLOW),
     ],
 )  # fmt: skip
-def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, parallel, recomputed):
+def test_split_sequences_are_whole_ones(tmp_path, alone_in_full_rows, world, parallel, recomputed, loss):
     """Rows of up to 32 tokens, padded; labels at the edges of pieces, accumulation, clipping and shards over all ranks."""
-    report, weights = run(tmp_path, world, parallel=parallel, recomputed=recomputed, padding="fixed")
+    report, weights = run(
+        tmp_path, world, parallel=parallel, recomputed=recomputed, padding="fixed", cross_entropy=loss
+    )
     expected, one = alone_in_full_rows
     assert report["losses"] == pytest.approx(expected["losses"], rel=1e-4)
     assert report["norms"] == pytest.approx(expected["norms"], rel=1e-4)

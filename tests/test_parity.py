@@ -109,7 +109,7 @@ def test_right_padding_needs_no_mask_in_a_causal_model():
     with torch.no_grad():
         loss = workload.loss(model, batch).sum
         masked = model(input_ids=batch["input_ids"], attention_mask=(batch["labels"] != -100).long()).logits
-        logits, labels = workload.align(masked, batch["labels"])
+        logits, labels = masked, workload.targets(batch["labels"])
         expected = F.cross_entropy(logits.reshape(-1, 500), labels.reshape(-1), ignore_index=-100, reduction="sum")
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 

@@ -90,7 +90,7 @@ def score_tokens(step: TrainingStep, data: TokenData) -> TokenScores:
 
     def score(batch: Batch) -> torch.Tensor:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "count")}
-        return _sums(*workload.align(step.model(**inputs).logits, batch["labels"])).cpu()
+        return _sums(step.model(**inputs).logits, workload.targets(batch["labels"])).cpu()
 
     table = np.zeros((len(data.samples), 3))
     for indices, parts in answers(step, data, score, scored_tokens(step)):

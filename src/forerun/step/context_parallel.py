@@ -59,9 +59,6 @@ def require_context_parallel(settings: Settings) -> None:
          "efficient and cuDNN kernels. Set it to auto"),
         ("quantization", settings.quantization != "none", "packed weights beside split sequences are not tested. Set "
          "it to none, or parallel.context to 1"),
-        ("cross_entropy", settings.cross_entropy != "full", "logits are split along the sequence already. Set it to "
-         "full"),
-        ("model.kernels", settings.model.kernels != "none", "fused kernels know no split sequences. Set it to none"),
         ("activation_offload", settings.activation_offload, "its copies beside ring attention are not modelled. Set it "
          "to false"),
         ("precision", settings.precision == "fp16-mixed", "loss scaling is not tested over split sequences. Set it to "

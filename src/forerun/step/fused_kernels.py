@@ -4,7 +4,7 @@ RMS normalisation, gated feed-forward layers and rotary positions are replaced i
 loss become one function that works through the tokens in chunks, so that logits never exist as a whole. A model with
 values gets the package's kernels. The virtual GPU gives one without them its stand-ins (`virtual/fused_kernels.py`).
 
-Not covered: sharded models, `torch.compile` around these kernels, heads other than a causal language model's.
+Not covered: split layers and stages, `torch.compile` around these kernels, heads other than a causal language model's.
 """
 
 import importlib
@@ -22,7 +22,10 @@ FUSED_LOSS = "fused_linear_loss"
 """Attribute of a model whose loss is fused: a `FusedLoss`."""
 FusedLoss = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """Cross-entropy summed over labels of hidden states (N, D), weight (V, D), labels (N,), bias, cap of the logits."""
-LIGER_TYPES = frozenset({"gemma", "gemma2", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"})
+LIGER_TYPES = frozenset({
+    "exaone4", "gemma", "gemma2", "gemma3_text", "granite", "hunyuan_v1_dense", "llama", "ministral", "mistral",
+    "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "smollm3",
+})  # fmt: skip
 """Model types (`model_type`) that are known here; Liger has more."""
 OLDEST = (7, 0)
 """Least compute capability of Triton's kernels."""

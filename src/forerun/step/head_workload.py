@@ -106,25 +106,27 @@ class HeadWorkload:
             elif is_compiled_whole(bare):
                 stack.enter_context(rows_of_one_document())
             criterion = getattr(bare, COMPILED_CRITERION, self.criterion)
-            fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
-            if fused is not None:
-                head, cap = stack.enter_context(hidden_for_logits(bare))
-                hidden, labels = self.align(model(**inputs).logits, labels)
-                flat = hidden.reshape(-1, hidden.shape[-1])
-                return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
-            if getattr(bare, IN_CHUNKS, False):
-                head, cap = stack.enter_context(hidden_for_logits(bare))
-                hidden, labels = self.align(model(**inputs).logits, labels)
-                flat = hidden.reshape(-1, hidden.shape[-1])
-                return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap))
+            if makes_no_logits(bare):
+                return self.loss_without_logits(model, inputs, self.targets(labels))
             if getattr(bare, SHIFTS_LOGITS, False):
                 logits = model(**inputs).logits  # lives until the loss is there: it is part of the output
                 wide = logits.float()
                 if not getattr(bare, KEEPS_NARROW):
                     logits = wide
                 return LossSum(criterion(wide[:, :-1].contiguous(), labels[:, 1:].contiguous()))
-            logits, labels = self.align(model(**inputs).logits, labels)
-        return LossSum(criterion(logits, labels))
+            logits = model(**inputs).logits
+        return LossSum(criterion(logits, self.targets(labels)))
+
+    def loss_without_logits(self, model: nn.Module, inputs: Mapping[str, Any], labels: Tensor) -> LossSum:
+        """Loss of `labels`, one for each row of hidden states, by a function that makes the logits itself."""
+        bare = unwrapped(model)
+        fused: FusedLoss | None = getattr(bare, FUSED_LOSS, None)
+        with hidden_for_logits(bare) as (head, cap):
+            hidden = model(**inputs).logits
+            flat = hidden.reshape(-1, hidden.shape[-1])
+            if fused is not None:
+                return LossSum(fused(flat, head.weight, labels.reshape(-1), head.bias, cap))
+            return LossSum(chunked_cross_entropy(flat, head, labels.reshape(-1), cap=cap))
 
     def criterion(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy summed over valid labels."""
@@ -147,9 +149,9 @@ class HeadWorkload:
         if FIRSTS in batch:
             stack.enter_context(pooled_by_document(backbone_of(model), batch[FIRSTS]))  # type: ignore[arg-type]
 
-    def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Pair each logit row with the label that it predicts."""
-        return logits, labels
+    def targets(self, labels: Tensor) -> Tensor:
+        """The label that each row of logits predicts, of `labels` (B, T) as a batch has them."""
+        return labels
 
     def count(self, batch: Batch) -> float:
         """Labels in the batch; collation may store the number of valid ones under `count`, on the host."""
@@ -163,6 +165,11 @@ class HeadWorkload:
     def learning_rate_scale(self, parameter_name: str) -> float:
         """The same rate for every parameter."""
         return 1.0
+
+
+def makes_no_logits(model: nn.Module) -> bool:
+    """Whether the loss of `model` is one with its output layer: in chunks, or a fused kernel's."""
+    return getattr(model, IN_CHUNKS, False) or getattr(model, FUSED_LOSS, None) is not None
 
 
 def backbone_of(model: nn.Module) -> nn.Module | None:

@@ -20,7 +20,7 @@ from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
 from forerun.step.denoising import TextToImage
 from forerun.step.documents import FIRSTS
-from forerun.step.head_workload import HeadWorkload, documents_in_row, no_tokens
+from forerun.step.head_workload import HeadWorkload, documents_in_row, makes_no_logits, no_tokens
 from forerun.step.label_losses import LabelLoss
 from forerun.step.media import MEDIA_WORKLOADS
 from forerun.step.page_inputs import page_inputs
@@ -50,14 +50,15 @@ class CausalLM(HeadWorkload):
         shared = shared_sequence(unwrapped(model))
         if shared is None:
             return super().loss(model, batch)
-        logits = model(**shared.inputs(batch["input_ids"]), use_cache=False).logits
-        _, labels = self.align(logits, batch["labels"])
-        return LossSum(self.criterion(logits, shared.pieces(labels)))
+        inputs = {**shared.inputs(batch["input_ids"]), "use_cache": False}
+        if makes_no_logits(unwrapped(model)):
+            return self.loss_without_logits(model, inputs, shared.pieces(self.targets(batch["labels"])))
+        logits = model(**inputs).logits
+        return LossSum(self.criterion(logits, shared.pieces(self.targets(batch["labels"]))))
 
-    def align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def targets(self, labels: Tensor) -> Tensor:
         """Labels move one to the left; the last has none. Moving labels, not logits, copies no logits."""
-        shifted = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        return logits, shifted
+        return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 class MaskedLM(HeadWorkload):
@@ -197,8 +198,9 @@ class Preference(CausalLM):
         """Log-probability of each chosen and each rejected answer, (B,) both; nats, summed over its tokens."""
         ids = torch.cat([batch["input_ids"], batch[f"{REJECTED}input_ids"]])
         labels = torch.cat([batch["labels"], batch[f"{REJECTED}labels"]])
-        logits, labels = self.align(model(input_ids=ids).logits, labels)
-        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+        logits = model(input_ids=ids).logits
+        targets = self.targets(labels)
+        losses = F.cross_entropy(logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
         chosen_part, rejected_part = (-losses.sum(dim=1)).chunk(2)
         return chosen_part, rejected_part
 

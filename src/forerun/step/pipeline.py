@@ -208,7 +208,7 @@ class Pipeline:
         losses: list[Tensor] = []
         with observer.phase(Phase.FORWARD):
             ids, labels = self._filled(micro_batches)
-            ids, labels = workload.align(ids, labels)
+            labels = workload.targets(labels)
             shared = shared_sequence(next(iter(self._parts.values())).part)
             if shared is not None:
                 ids, labels = shared.pieces(ids), shared.pieces(labels)

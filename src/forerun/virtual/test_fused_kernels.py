@@ -9,6 +9,8 @@ from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
 from forerun.step.fused_kernels import LIGER_TYPES
 from forerun.step.heads import generic_workload
+from forerun.step.test_decoder_types import small
+from forerun.trace import OP
 from forerun.virtual.cuda.stand_ins.liger_models import MODELS
 from forerun.virtual.trace_step import trace_scoring, trace_step
 
@@ -101,6 +103,30 @@ def test_the_types_of_settings_have_stand_ins():
     assert set(MODELS) == LIGER_TYPES
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("model_type", sorted(LIGER_TYPES - {"ministral"}))
+def test_each_type_has_its_norms_gates_and_rotations_replaced(model_type):
+    """No row of the catalogue is a Ministral of transformers' own type."""
+    tiny = small(model_type)
+    trace = trace_of(settings(model={**tiny, "kernels": "liger"}))
+    layers = tiny["config"]["num_hidden_layers"]
+    without_positions = layers // 4 if model_type == "smollm3" else 0  # every fourth of its layers
+    assert len(calls(trace, "liger_rope.")) == layers - without_positions
+    assert len(calls(trace, "liger_silu_mul.")) + len(calls(trace, "liger_gelu_mul.")) == layers
+    assert len(calls(trace, "liger_rms_norm.")) >= 2 * layers + 1
+    assert len(calls(trace, "liger_rms_norm_backward.")) == len(calls(trace, "liger_rms_norm."))
+    assert calls(trace, "liger_cross_entropy")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_ranks_have_the_kernels_too(kind):
+    """The output layer of shards is whole from the forward pass to its gradient."""
+    given = settings(parallel={"kind": kind, "world_size": 2}, precision="bf16-mixed")
+    trace = trace_of(given)
+    warm = [trace.calls[trace.ops[index].call].name for kind, index in trace.events[trace.warm_from :] if kind == OP]
+    assert sum("liger_cross_entropy" in name for name in warm) == TOKENS // 32
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -108,7 +134,7 @@ def test_the_types_of_settings_have_stand_ins():
         ({"workload": "sequence-classification"}, "sequence-classification"),
         ({"compile": "default"}, "compile='default'"),
         ({"cross_entropy": "chunked"}, "cross_entropy='chunked'"),
-        ({"parallel": {"kind": "fsdp", "world_size": 2}}, "fsdp"),
+        ({"parallel": {"tensor": 2}}, "split layers"),
     ],
 )
 def test_what_has_no_place_for_them_is_refused_by_name(changes, says):

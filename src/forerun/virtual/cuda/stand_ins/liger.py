@@ -28,21 +28,23 @@ class _RmsNorm(torch.autograd.Function):
     """Root-mean-square normalisation (`ops/rms_norm.py`)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, is_in_place: bool) -> Tensor:
         out = torch.empty_like(x)
         rows = torch.empty(x.numel() // x.shape[-1], dtype=FLOAT, device=x.device)
         launch("liger_rms_norm", [out, rows], [x, weight])
         ctx.save_for_backward(x, weight, rows)
+        ctx.is_in_place = is_in_place
         return out
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> Any:
         x, weight, rows = ctx.saved_tensors
-        gradient = upstream[0].contiguous()
+        slope = upstream[0].contiguous()
+        gradient = slope if ctx.is_in_place else torch.zeros_like(slope)
         processors = current_target().processors
         partial = torch.empty((processors, weight.numel()), dtype=FLOAT, device=x.device)
-        launch("liger_rms_norm_backward", [gradient, partial], [gradient, x, weight, rows])
-        return gradient, partial.sum(dim=0).to(weight.dtype)
+        launch("liger_rms_norm_backward", [gradient, partial], [slope, x, weight, rows])
+        return gradient, partial.sum(dim=0).to(weight.dtype), None
 
 
 class _GateMul(torch.autograd.Function):
@@ -165,9 +167,9 @@ def _scale(tensors: list[Tensor], upstream: Tensor) -> None:
             launch("liger_element_mul", [each], [each, upstream])
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Any:
-    """Normalised `x`."""
-    return _RmsNorm.apply(x, weight)
+def rms_norm(x: Tensor, weight: Tensor, *, is_in_place: bool = True) -> Any:
+    """Normalised `x`; its gradient takes the place of the upstream one, or does not."""
+    return _RmsNorm.apply(x, weight, is_in_place)
 
 
 def gate_mul(gate: Tensor, up: Tensor, kernel: str) -> Any:
@@ -194,10 +196,11 @@ class LigerRMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(hidden_size))
         self.variance_epsilon = eps
+        self.is_in_place = bool(options.get("in_place", True))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Normalised input."""
-        return rms_norm(hidden_states, self.weight)
+        return rms_norm(hidden_states, self.weight, is_in_place=self.is_in_place)
 
 
 class LigerCrossEntropyLoss(nn.Module):

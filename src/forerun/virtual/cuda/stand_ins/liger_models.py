@@ -27,15 +27,31 @@ class LigerModel:
     gate: str = "MLP"
     packs: bool = False
     """Gate and up projection are one linear layer."""
+    module: str = ""
+    """Module of transformers, where it has another name than the type."""
+    has_own_gradients: bool = False
+    """Gradients of normalisations do not take the place of the upstream ones (`in_place=False` there)."""
 
 
 MODELS = {
     "llama": LigerModel("Llama"), "mistral": LigerModel("Mistral"), "qwen2": LigerModel("Qwen2"),
     "qwen3": LigerModel("Qwen3"), "gemma": LigerModel("Gemma", "liger_gelu_mul"),
-    "gemma2": LigerModel("Gemma2", "liger_gelu_mul"), "phi3": LigerModel("Phi3", packs=True),
-    "granite": LigerModel("Granite"),
+    "gemma2": LigerModel("Gemma2", "liger_gelu_mul", has_own_gradients=True),
+    "gemma3_text": LigerModel("Gemma3", "liger_gelu_mul", module="gemma3", has_own_gradients=True),
+    "phi3": LigerModel("Phi3", packs=True), "granite": LigerModel("Granite"), "smollm3": LigerModel("SmolLM3"),
+    "olmo2": LigerModel("Olmo2", has_own_gradients=True), "olmo3": LigerModel("Olmo3", has_own_gradients=True),
+    "exaone4": LigerModel("Exaone4", has_own_gradients=True), "hunyuan_v1_dense": LigerModel("HunYuanDenseV1"),
+    "ministral": LigerModel("Ministral"),
 }  # fmt: skip
 """By `model_type`."""
+WITHOUT_STAND_IN = frozenset({
+    "deepseek_v2", "deepseek_v3", "deepseek_v4", "falcon_h1", "gemma3", "gemma4", "gemma4_text", "glm4", "glm4v",
+    "glm4v_moe", "gpt_oss", "hunyuan_v1_moe", "internvl", "llama4", "llama4_text", "llava", "mixtral", "mllama",
+    "mllama_text_model", "muse_glimmer", "nemotron", "paligemma", "pixtral", "qwen2_5_vl", "qwen2_5_vl_text",
+    "qwen2_vl", "qwen2_vl_text", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "smolvlm",
+})  # fmt: skip
+"""Types that Liger 0.8.5 has kernels for and this package has not; it passes over any other, with a line in its log."""
 _UNDO: list[tuple[Any, str, Any]] = []
 
 
@@ -53,6 +69,10 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 
 def _norm(self: Any, hidden_states: Tensor) -> Tensor:
     return liger.rms_norm(hidden_states, self.weight)
+
+
+def _norm_apart(self: Any, hidden_states: Tensor) -> Tensor:
+    return liger.rms_norm(hidden_states, self.weight, is_in_place=False)
 
 
 def _gated(self: Any, x: Tensor, kernel: str) -> Tensor:
@@ -101,11 +121,12 @@ def _applier(kind: str) -> Callable[..., None]:
         swiglu: bool = True, geglu: bool = True, model: nn.Module | None = None, **others: Any,
     ) -> None:  # fmt: skip
         names = MODELS[kind]
-        module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+        folder = names.module or kind
+        module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
         gate = _gated_packed if names.packs else _gated
         forwards: dict[str, Callable[..., Any]] = {}
         if rms_norm:
-            forwards[f"{names.prefix}RMSNorm"] = _norm
+            forwards[f"{names.prefix}RMSNorm"] = _norm_apart if names.has_own_gradients else _norm
         if swiglu and geglu:
             forwards[f"{names.prefix}{names.gate}"] = lambda self, x: gate(self, x, names.activation)
         if fused_linear_cross_entropy:
@@ -145,6 +166,8 @@ def apply_to_instance(model: Any, **options: Any) -> None:
 
 
 def _applier_of(model_type: str) -> Callable[..., None]:
+    if model_type not in APPLIERS and model_type not in WITHOUT_STAND_IN:
+        return lambda **_: None
     if model_type not in APPLIERS:
         raise NotImplementedError(
             f"{explain_missing(f'liger_kernel for {model_type}')}\nModel types with a stand-in: {', '.join(APPLIERS)}."

@@ -79,6 +79,17 @@ def test_a_model_type_without_stand_in_is_named():
             _apply_liger_kernel("mllama")
 
 
+def test_a_type_that_liger_itself_passes_over_runs_without():
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    with forerun.virtual_cuda("a100-80gb"):
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        model = AutoModelForCausalLM.from_config(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=100))
+        _apply_liger_kernel_to_instance(model=model)
+    assert "forward" not in vars(model)
+
+
 def test_losses_of_preferences_can_be_imported_and_are_refused_by_name():
     """TRL imports them wherever Liger is installed, whether they are used or not."""
     with forerun.virtual_cuda("a100-80gb"):
