@@ -107,11 +107,17 @@ def _run() -> None:
 
 
 def _say_notes(others: Callable[..., None]) -> Callable[..., None]:
-    """What shows a warning: what was decided for the user as a note, `others` for the rest."""
+    """What shows a warning: what was decided for the user as a note, `others` for the rest.
+
+    Python's own memory of what it has said is lost with each `catch_warnings`, so notes have one here.
+    """
+    said: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, UserNote):
-            say_note(str(message))
+            if str(message) not in said:
+                said.add(str(message))
+                say_note(str(message))
         else:
             others(message, category, *place, **more)
 

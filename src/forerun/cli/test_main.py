@@ -7,7 +7,8 @@ from importlib.metadata import version
 import pytest
 from typer.main import get_command
 
-from forerun.cli.main import MODULES, command_line, main
+from forerun.cli.main import MODULES, _say_notes, command_line, main
+from forerun.spelling import NameNote
 
 
 def test_a_call_leaves_warnings_as_they_were(monkeypatch, capsys):
@@ -40,3 +41,10 @@ def test_it_says_its_version(monkeypatch, capsys):
         main()
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"forerun {version('forerun')}\n"
+
+
+def test_a_note_is_said_once_even_where_warnings_are_caught_in_between(capsys):
+    show = _say_notes(warnings.showwarning)
+    for _ in range(3):
+        show(NameNote("Model 'a' is taken as b."), NameNote, "x.py", 1)
+    assert capsys.readouterr().err.count("taken as") == 1
