@@ -110,6 +110,18 @@ def test_families_over_two_ranks(driver, refusals):
             assert result["gradient_error"] < 1e-4, family
 
 
+def test_families_whose_layers_are_split_over_two_ranks():
+    """Losses and gradients are those of whole layers; packed layers and norms over all heads keep whole outputs."""
+    printed = run_ranks(DRIVER.with_name("tensor_driver.py"), 2)
+    (line,) = [text for text in printed.splitlines() if text.startswith("{")]
+    results = json.loads(line)
+    assert len(results) == 20
+    for family, result in results.items():
+        assert result["loss"] == pytest.approx(result["whole_loss"], rel=1e-5), family
+        assert result["gradient_error"] < 1e-4, family
+        assert result["local"] < 0.53, family
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ on a CPU")
 @pytest.mark.parametrize(
     ("world", "parallel"),

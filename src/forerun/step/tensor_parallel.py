@@ -14,7 +14,10 @@ Compiled, it is block by block, and the loss over split logits stays plain.
 
 LoRA's matrices are split beside their layers (`split_adapters.py`), mixtures of experts in `expert_tensor_parallel.py`.
 
-Not covered: packed query-key-value layers (phi-3), other adapters, quantised weights, dropout, DDP.
+Layers that pack several (Phi-3's query, key and value) or whose heads are normalised together (OLMo 2) keep their
+weights split and give whole outputs, as their plans say: every rank then computes all heads.
+
+Not covered: DeepSeek's compressed keys, other adapters, quantised weights, dropout, DDP.
 """
 
 import contextlib
@@ -47,7 +50,9 @@ from forerun.step.split_adapters import parts_of, require_layers_of_blocks, requ
 
 COLUMNS, ROWS, HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 """Styles of a plan: a layer's output is split, its input is, or it works on each head alone."""
-ENDS = ("colwise_gather_output", "colwise_rep", "embedding_rowwise")
+GATHERED, CUT = "colwise_gather_output", "rowwise_split_input"
+"""Layers whose weights are split and whose outputs are not: packed, or normalised as a whole."""
+ENDS = (GATHERED, "colwise_rep", "embedding_rowwise")
 """Styles of the output layer and of the embedding."""
 SEQUENCE = Shard(1)
 """Activations are (batch, sequence, width)."""
@@ -152,7 +157,7 @@ def _styles(
 ) -> tuple[dict[nn.Module, ParallelStyle], dict[nn.Module, list[nn.Module]]]:
     """How each module with weights is split, and the layers split by columns by the module that they are in.
 
-    Modules inside `mixtures` are left out.
+    Modules inside `mixtures` are left out. What else is in a module that gathers the sequence has the whole of it.
     """
     bare: Any = model
     between = SEQUENCE if settings.parallel.sequence_parallel else Replicate()
@@ -169,18 +174,21 @@ def _styles(
             styles[module] = ColwiseParallel(use_local_output=False)
         elif module is input_layer:
             styles[module] = _embedding_style(module, settings)
-        elif style == COLUMNS:
-            styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)()
-            styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel() for up in ups}
+        elif style in (COLUMNS, GATHERED):
+            out: dict[str, Any] = {"output_layouts": Replicate()} if style == GATHERED else {}
+            styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)(**out)
+            styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel(**out) for up in ups}
             parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
-        elif style == ROWS:
-            styles[layer] = (split_float8(layer, ROWS) or RowwiseParallel)(output_layouts=between)
-            styles |= {down: RowwiseParallel(output_layouts=between) for down in downs}
+        elif style in (ROWS, CUT):
+            given: dict[str, Any] = {"input_layouts": Replicate()} if style == CUT else {}
+            styles[layer] = (split_float8(layer, ROWS) or RowwiseParallel)(output_layouts=between, **given)
+            styles |= {down: RowwiseParallel(output_layouts=between, **given) for down in downs}
             styles |= {up: _Replicated(between) for up in ups}
         elif style == HEADS:
             styles[module] = _Replicated(Shard(2))
         elif any(True for _ in module.parameters(recurse=False)):
-            styles[module] = _Replicated(between if id(module) in inside else Replicate())
+            is_cut = id(module) in inside and model.get_submodule(name.rpartition(".")[0]) not in parents
+            styles[module] = _Replicated(between if is_cut else Replicate())
     return styles, parents
 
 
@@ -205,7 +213,7 @@ def plan_of(model: nn.Module, settings: Settings) -> dict[str, str]:
             f"parallel.tensor: {type(model).__name__} has no plan for its blocks in transformers; found "
             f"parallel.tensor={settings.parallel.tensor}. Set it to 1 and shard with parallel.kind=fsdp."
         )
-    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, EXPERTS, *ENDS)})
+    unknown = sorted({style for style in own.values() if style not in (COLUMNS, ROWS, HEADS, EXPERTS, CUT, *ENDS)})
     if unknown:
         raise NotSupported(
             f"parallel.tensor: splits linear layers by columns and rows; {type(model).__name__} also has layers of the "
