@@ -18,14 +18,12 @@ from forerun.errors import InvalidSettings, NotSupported
 from forerun.models.build import build_model, config_of
 from forerun.settings.schema import Settings
 from forerun.step.context_parallel import shared_sequence
+from forerun.step.decoder_types import DECODER_TYPES
 from forerun.step.parallel import unwrapped
 from forerun.step.precision import policy_of
 from forerun.step.split_adapters import require_layers_of_blocks
 
-FAMILIES = (
-    "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
-    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe", "granitemoe",
-)  # fmt: skip
+FAMILIES = DECODER_TYPES - {"falcon", "gpt2", "gpt_bigcode", "gpt_neo", "llama4_text", "mpt", "opt"}
 """`model_type`s whose stages were compared with the whole model; what others do around their blocks is not known."""
 STAGES = "pipeline_stages"
 """Attribute of a model that was cut: its stages on this rank, by their places in the pipeline."""
@@ -103,8 +101,7 @@ def place_of_blocks(model: nn.Module, settings: Settings) -> str:
     if config.model_type not in FAMILIES:
         raise NotSupported(
             f"parallel.pipeline: stages of {type(model).__name__} are not known to give what the whole model gives; "
-            f"found parallel.pipeline={settings.parallel.pipeline}. Set it to 1, or take a model of "
-            f"{', '.join(FAMILIES)}."
+            f"found parallel.pipeline={settings.parallel.pipeline}. Set it to 1 and shard with parallel.kind=fsdp."
         )
     if config.tie_word_embeddings:
         raise NotSupported(

@@ -9,8 +9,8 @@ from forerun.data.plan import BatchShape
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.step.pipeline_stages import FAMILIES, stages_like
-from forerun.step.test_pipeline_stages import LATENT, SIZES
+from forerun.step.pipeline_stages import stages_like
+from forerun.step.test_pipeline_stages import CLOSELY, LATENT, SIZES
 from forerun.trace import ALLOCATE, FREE, OP, PEER
 from forerun.virtual import trace_step as module
 from forerun.virtual.trace_step import trace_stages, trace_step
@@ -154,7 +154,7 @@ def folder_of(family, path):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "llama"])
+@pytest.mark.parametrize("family", [*CLOSELY[1:], "cohere", "gemma3_text", "gpt_neox", "gpt_oss"])
 def test_every_family(family, tmp_path):
     model = folder_of(family, tmp_path)
     for stage in (0, 3):
