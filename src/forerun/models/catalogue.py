@@ -55,13 +55,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         name, config = image_model, image_config(image_model, image_size)
     else:
         config = _from_hub(name)
-    field_names = {*config.to_dict(), *config.attribute_map, "num_labels", "rope_theta"}
-    for field in overrides:
-        if field not in field_names:
-            raise InvalidSettings(
-                f"model.config.{field}: no field of {type(config).__name__}. "
-                f"Nearest: {nearest(field, sorted(field_names))}."
-            )
+    _require_fields(config, overrides, "model.config")
     if overrides:
         config = _changed(config, name if row is None else row, overrides)
     config = text_part(config)
@@ -72,6 +66,29 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         if part is not None and not _has_sdpa(part):  # the ear of Gemma 4
             part._attn_implementation = "eager"
     return config
+
+
+def _require_fields(config: Any, overrides: Mapping[str, Any], place: str) -> None:
+    """Refuse what is no field of `config`, in its parts as well.
+
+    Raises:
+        InvalidSettings: naming the part that has such a field, or the fields that are spelled like it.
+    """
+    field_names = {*config.to_dict(), *config.attribute_map, "num_labels", "rope_theta"}
+    parts = {name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None}
+    for field, value in overrides.items():
+        if field in parts and isinstance(value, Mapping):
+            _require_fields(parts[field], value, f"{place}.{field}")
+        elif field not in field_names:
+            owners = [name for name, part in parts.items() if field in part.to_dict() or field in part.attribute_map]
+            raise InvalidSettings(
+                f"{place}.{field}: no field of {type(config).__name__}. "
+                + (
+                    f"Its {' and '.join(owners)} have one: write {owners[0]}: {{{field}: {in_short(value)}}}."
+                    if owners
+                    else f"Nearest: {nearest(field, sorted(field_names))}."
+                )
+            )
 
 
 def _of_row(row: Architecture) -> Any:
@@ -187,13 +204,23 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
         stated, _ = type(config).get_config_dict(  # it was read a moment ago
             identity, revision=revision or "main", local_files_only=True
         )
-    depth_field = type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers")
-    overrides = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
+    overrides = _completed(type(config), stated, overrides)
     fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
     with guarded(
         InvalidSettings, f"model.config: fields of {type(config).__name__} that agree; found {fields}", "Change them."
     ):
         return type(config).from_dict({**stated, **overrides})
+
+
+def _completed(kind: Any, stated: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` of a configuration of that kind and what follows: a part keeps the other fields that are `stated`."""
+    depth_field = kind.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    whole = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
+    for name, part in kind.sub_configs.items():
+        before, changes = stated.get(name), overrides.get(name)
+        if isinstance(before, Mapping) and isinstance(changes, Mapping):
+            whole[name] = {**before, **_completed(part, before, changes)}
+    return whole
 
 
 @cache

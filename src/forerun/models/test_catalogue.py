@@ -325,3 +325,17 @@ def test_an_architecture_that_the_installed_transformers_does_not_have_is_refuse
     monkeypatch.delitem(CONFIG_MAPPING._mapping, "llama")
     with pytest.raises(UnknownModel, match=r"llama-7b is of the type llama, which transformers .* Install a newer one"):
         model_config("llama-7b", {}, "auto")
+
+
+def test_a_part_keeps_its_other_fields_where_one_is_changed():
+    whole = model_config("google/gemma-3-4b-it", {}, "auto").text_config
+    config = model_config("google/gemma-3-4b-it", {"text_config": {"num_hidden_layers": 7}}, "auto").text_config
+    assert config.hidden_size == whole.hidden_size != type(whole)().hidden_size
+    assert config.layer_types == whole.layer_types[:7]
+
+
+def test_a_field_of_a_part_is_named_with_it():
+    with pytest.raises(InvalidSettings, match=r"text_config: \{num_hidden_layers: 4\}"):
+        model_config("google/gemma-3-4b-it", {"num_hidden_layers": 4}, "auto")
+    with pytest.raises(InvalidSettings, match=r"model\.config\.text_config\.num_layer: .*num_hidden_layers"):
+        model_config("google/gemma-3-4b-it", {"text_config": {"num_layer": 4}}, "auto")

@@ -251,6 +251,7 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
         lora_alpha=adapter.alpha,  # type: ignore[arg-type]
         lora_dropout=adapter.dropout,
         target_modules=targets,  # type: ignore[arg-type]
+        exclude_modules=linear_routers(model) or None,
         modules_to_save=trained_whole(model, settings) or None,
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
@@ -282,6 +283,20 @@ def add_adapter(model: nn.Module, settings: Settings) -> nn.Module:
                 is_adapter = LORA in name
                 parameter.data = parameter.data.to(torch.float32 if is_adapter else policy.parameter_dtype)
     return adapted
+
+
+def linear_routers(model: nn.Module) -> list[str]:
+    """Paths of routers of experts that are a linear layer and return more than its product (Llama 4, Phi-tiny-MoE).
+
+    peft (0.21) takes them for linear layers, and fails when they run.
+    """
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and type(module).__module__.startswith("transformers.models.")
+        and type(module).forward is not nn.Linear.forward
+    ]
 
 
 def trained_whole(model: nn.Module, settings: Settings) -> list[str]:

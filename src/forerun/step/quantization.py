@@ -207,7 +207,7 @@ def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype, storage: 
     heads = _heads(model)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if child in heads or not (isinstance(child, nn.Linear) or type(child).__name__ == "Conv1D"):
+            if child in heads or not (type(child) is nn.Linear or type(child).__name__ == "Conv1D"):
                 continue
             weight, bias = _linear_weight(child), getattr(child, "bias", None)
             if bias is not None:

@@ -8,6 +8,7 @@ from forerun.errors import InvalidSettings
 from forerun.settings.load import settings_from
 from forerun.step.build import prepare_model
 from forerun.step.heads import generic_workload
+from forerun.step.test_decoder_types import small
 
 CONTENT = {
     "name": "f", "workload": "causal-lm", "precision": "bf16-true", "model": {"name": "tiny-llama"},
@@ -60,3 +61,20 @@ def test_paged_state_of_32_bits_lives_outside_the_allocator():
     # while the card has room, the pages stay on it
     outside = paged.memory.device_bytes.conservative - paged.memory.peak_reserved_bytes
     assert outside > 8 * large
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_a_router_that_is_a_linear_layer_gets_no_adapter_and_stays_as_it_is(quantization):
+    """Llama 4's returns two tensors: peft and a packed layer would return one."""
+    tiny = small("llama4_text")
+    settings = settings_from(
+        {
+            "name": "a", "workload": "causal-lm", "model": tiny, "adapter": {"kind": "lora"}, "precision": "bf16-true",
+            "quantization": quantization, "batch": {"sequence_length": 16},
+        }
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = prepare_model(settings, generic_workload("causal-lm"), pretrained=False)
+    kinds = {type(module).__name__ for name, module in model.named_modules() if name.endswith("router")}
+    assert kinds == {"Llama4Router"}
+    assert any("lora_A" in name and "q_proj" in name for name, _ in model.named_parameters())
