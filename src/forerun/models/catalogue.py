@@ -204,7 +204,7 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
         stated, _ = type(config).get_config_dict(  # it was read a moment ago
             identity, revision=revision or "main", local_files_only=True
         )
-    overrides = _completed(type(config), stated, overrides)
+    overrides = _completed(config, stated, overrides)
     fields = ", ".join(f"{name}={in_short(value)}" for name, value in overrides.items())
     with guarded(
         InvalidSettings, f"model.config: fields of {type(config).__name__} that agree; found {fields}", "Change them."
@@ -212,13 +212,13 @@ def _changed(config: Any, origin: "str | Architecture", overrides: Mapping[str, 
         return type(config).from_dict({**stated, **overrides})
 
 
-def _completed(kind: Any, stated: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`overrides` of a configuration of that kind and what follows: a part keeps the other fields that are `stated`."""
-    depth_field = kind.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+def _completed(config: Any, stated: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`overrides` of such a configuration and what follows: a part of it keeps the other fields that are `stated`."""
+    depth_field = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
     whole = {**overrides, **lists_of_depth(stated, depth_field, overrides)}
-    for name, part in kind.sub_configs.items():
-        before, changes = stated.get(name), overrides.get(name)
-        if isinstance(before, Mapping) and isinstance(changes, Mapping):
+    for name in config.sub_configs:
+        part, before, changes = getattr(config, name, None), stated.get(name), overrides.get(name)
+        if part is not None and isinstance(before, Mapping) and isinstance(changes, Mapping):
             whole[name] = {**before, **_completed(part, before, changes)}
     return whole
 

@@ -27,8 +27,13 @@ FP16_FACTOR = 16.0
 """Gradients of logits begin near one over the vocabulary, where fp16 has few digits left; undone in fp32."""
 CAP = "final_logit_softcapping"
 """Field by which configurations of transformers bend logits after the output layer (Gemma 2)."""
-FAMILIES = DECODER_TYPES | {
-    "bert", "bloom", "distilbert", "electra", "falcon_h1", "falcon_mamba", "modernbert", "roberta", "t5", "xlm-roberta",
+OTHER_DECODERS = frozenset({
+    "bloom", "falcon_h1", "falcon_mamba", "gemma3", "internvl", "lfm2", "llava", "mistral3", "qwen2_5_vl", "qwen2_vl",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_vl", "smolvlm",
+})  # fmt: skip
+"""Those that see, or whose layers keep a state: documents side by side would meet there, losses do not."""
+FAMILIES = DECODER_TYPES | OTHER_DECODERS | {
+    "bert", "distilbert", "electra", "modernbert", "roberta", "t5", "xlm-roberta",
 }  # fmt: skip
 """Model types whose logits are the output layer's, but for what is named above; each is tested."""
 

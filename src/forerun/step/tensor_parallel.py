@@ -263,8 +263,9 @@ def require_divisible(model: nn.Module, ranks: int) -> None:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks, in order."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    """The repeated blocks, in order: those that write text, where a model sees as well."""
+    writes: nn.Module = getattr(model, "get_decoder", lambda: model)() or model
+    lists = [module for module in writes.modules() if isinstance(module, nn.ModuleList)]
     return list(max(lists, key=len))
 
 

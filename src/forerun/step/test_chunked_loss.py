@@ -83,7 +83,7 @@ def test_loss_and_gradients_are_those_of_the_full_logits(model_type, monkeypatch
 
 def test_every_other_known_family_is_tried():
     """Decoders are in `test_decoder_types.py`."""
-    assert {*TINY, "bloom", "falcon_h1", "falcon_mamba"} >= chunked_loss.FAMILIES - DECODER_TYPES
+    assert set(TINY) >= chunked_loss.FAMILIES - DECODER_TYPES - chunked_loss.OTHER_DECODERS
 
 
 def test_models_give_logits_again_afterwards():

@@ -44,24 +44,37 @@ def small(model_type):
     """Name of a catalogue row of that type, and fields that make it small, look less far and scale its logits."""
     name = smallest_rows()[model_type].name
     fields = model_config(name, {}, "auto").to_dict()
+    if "vision_config" in fields:
+        depths = {key: 1 for key in ("num_hidden_layers", "depth") if key in fields["vision_config"]}
+        widths = {key: 32 for key in ("out_hidden_size",) if key in fields["vision_config"]}
+        parts = {"text_config": smaller(fields["text_config"]), "vision_config": depths | widths}
+        return {"name": name, "config": parts}
+    return {"name": name, "config": smaller(fields)}
+
+
+def smaller(fields):
     changed = {key: value for key, value in WIDTHS.items() if key in fields}
     if "qk_rope_head_dim" in fields:
         changed |= {"head_dim": 4, "num_key_value_heads": 4}
     if fields.get("layer_types"):
         changed["layer_types"] = [*fields["layer_types"][:3], fields["layer_types"][-1]]
     changed |= {key: value for key, value in (REACHES | SCALES).items() if fields.get(key)}
-    changed |= {key: 0.0 for key, value in fields.items() if "drop" in key and isinstance(value, float)}
-    return {"name": name, "config": changed}
+    if fields["model_type"] in ("qwen2_vl_text", "qwen2_5_vl_text"):
+        changed["rope_parameters"] = {**fields["rope_parameters"], "mrope_section": [1, 1, 2]}
+    return changed | {key: 0.0 for key, value in fields.items() if "drop" in key and isinstance(value, float)}
 
 
-def loss_and_gradients(model_type, padding="longest", cross_entropy="full", prepare=lambda step: None):
+def loss_and_gradients(
+    model_type, padding="longest", cross_entropy="full", prepare=lambda step: None, most=2_000_000
+):  # fmt: skip
+    """Loss and gradients of a few documents, of a model of `most` parameters at most."""
     content = {
         "name": "a", "workload": "causal-lm", "model": small(model_type), "cross_entropy": cross_entropy,
         "batch": {"sequence_length": 16, "micro_batch_size": 8, "padding": padding},
     }  # fmt: skip
     torch.manual_seed(0)
     step = build_step(settings_from(content), generic_workload("causal-lm"), "cpu", pretrained=False)
-    assert sum(p.numel() for p in step.model.parameters()) < 2_000_000
+    assert sum(p.numel() for p in step.model.parameters()) < most
     for module in step.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -98,6 +111,15 @@ def test_packed_and_chunked_is_padded_and_whole(model_type, monkeypatch):
         model_type, "packed", prepare=lambda step: setattr(step.model.config, "_attn_implementation", "eager")
     )
     require_same(written_out, expected)
+
+
+@pytest.mark.medium
+@pytest.mark.parity
+@pytest.mark.parametrize("model_type", sorted(chunked_loss.OTHER_DECODERS - {"bloom", "falcon_h1", "falcon_mamba"}))
+def test_decoders_that_see_or_keep_a_state_have_losses_in_chunks(model_type, monkeypatch):
+    expected = loss_and_gradients(model_type, most=300_000_000)
+    monkeypatch.setattr(chunked_loss, "CHUNK_BYTES", 4 * 80 * 5)
+    require_same(loss_and_gradients(model_type, cross_entropy="chunked", most=300_000_000), expected)
 
 
 @pytest.mark.medium
