@@ -21,8 +21,9 @@ WORD = re.compile(r"\d+g\.\d+gb|\d+x\d+b|[a-z]\d+|\d+(?:\.\d+)?[bm](?![a-z])|[a-
 SIZE = re.compile(r"(?<![\d.a-z])(\d+)\s*(?:gib|gb|g)(?![a-z.])")
 COUNT = re.compile(
     r"^\s*(?:gpu )?(\d{1,3})\s*[x×*]\s*(?=[a-z]|\d{4})|^\s*([2-9]|16)\s+(?=[a-z]+\s*\d)|(?<=\d)\s*[x×*]\s*(\d{1,2})\s*$"
+    r"|(?<=[a-z\d]):([1-9]|1[0-6])\s*$"
 )
-"""How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100"."""
+"""How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100", Modal's "T4:4"."""
 
 
 class NameNote(UserNote):
@@ -51,7 +52,7 @@ def without_count(text: str) -> tuple[str, int]:
     match = COUNT.search(text.lower().replace("_", " "))
     if match is None:
         return text, 1
-    return text[: match.start()] or text[match.end() :], int(match[1] or match[2] or match[3])
+    return text[: match.start()] or text[match.end() :], int(match[1] or match[2] or match[3] or match[4])
 
 
 def meant_by(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list[str]:
