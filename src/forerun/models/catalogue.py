@@ -5,6 +5,7 @@ slash in it); when neither has it, it is an error.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import socket
@@ -130,7 +131,24 @@ def _has_sdpa(config: Any) -> bool:
     with contextlib.suppress(ValueError):  # 5.24 lists a class for a part of Voxtral Realtime that it does not have
         model_class = MODEL_MAPPING.get(type(config), None) or MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
-    return getattr(model_class, "_supports_sdpa", True)
+    classes = [model_class] if model_class is not None else _classes_beside(type(config))
+    return all(getattr(each, "_supports_sdpa", True) for each in classes)
+
+
+def _classes_beside(config_class: type) -> list[type]:
+    """Models of a configuration that neither list names: heads alone (PP-LCNet), parts of others."""
+    module = None
+    with contextlib.suppress(ImportError):
+        module = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    return (
+        [
+            each
+            for each in vars(module).values()
+            if isinstance(each, type) and getattr(each, "config_class", None) is config_class
+        ]
+        if module is not None
+        else []
+    )
 
 
 def _from_folder(folder: Path) -> Any:

@@ -20,8 +20,9 @@ TASKS = {
 OF_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
 """Errors of fake tensors where the values decide what is computed (torch/_subclasses/fake_tensor.py, 2.13)."""
 
-OTHER_INPUTS = re.compile(r"missing \d+ required positional argument|You have to specify ")
-"""Beginnings of what Python and transformers 5.24 say to such a call: BLIP-2 and Kosmos-2 want images beside text."""
+OTHER_INPUTS = re.compile(r"missing \d+ required positional argument|You have to specify |is required as a model input")
+"""What Python and transformers 5.24 say to such a call: BLIP-2 and Kosmos-2 want images beside text, Molmo 2 their
+places in it."""
 
 
 def other_task(name: str) -> str:

@@ -285,6 +285,11 @@ def test_a_folder_of_a_family_without_a_row_is_built_as_transformers_can(tmp_pat
         assert sum(p.numel() for p in build_model(config, "causal-lm").parameters()) > 50_000
 
 
+def test_attention_of_a_model_that_has_a_head_alone_is_what_its_class_has(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "pp_lcnet"}')
+    assert model_config(str(tmp_path), {}, "auto")._attn_implementation == "eager"
+
+
 def test_overrides_are_checked():
     assert model_config("tiny-gpt2", {"n_layer": 5}, "auto").n_layer == 5
     with pytest.raises(InvalidSettings, match=r"model\.config\.n_layers.*n_layer"):

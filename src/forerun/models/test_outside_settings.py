@@ -33,6 +33,8 @@ def test_where_values_decide_a_script_is_the_remedy():
         torch.zeros(3).nonzero()
     assert "depends on values" in remedy_for_trace(error.value)
     assert "another model.attention" in remedy_for_trace(ValueError("x"))
+    molmo = ValueError("`mm_token_type_ids` is required as a model input when training")
+    assert "wants inputs" in remedy_for_trace(molmo)
 
 
 @pytest.mark.parametrize("name", ["blip-2", "kosmos-2", "bros"])
