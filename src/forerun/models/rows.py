@@ -288,7 +288,7 @@ def architecture(name: str, *, as_typed: bool = True) -> Architecture:
 
 def nearest_rows(name: str) -> str:
     """The three rows most like a name."""
-    return ", ".join(alike(name.rpartition("/")[2], spelled_models(), NOISE))
+    return ", ".join(alike(name if " " in name else name.rpartition("/")[2], spelled_models(), NOISE))
 
 
 def in_brief(row: Architecture) -> str:

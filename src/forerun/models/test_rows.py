@@ -41,6 +41,17 @@ def test_a_miss_names_three():
         assert str(raised.value).partition("Nearest: ")[2].count(", ") == 2
 
 
+@pytest.mark.parametrize(
+    ("identity", "positions"),
+    [
+        ("meta-llama/Llama-3.1-8B", 131072), ("meta-llama/Llama-3.1-70B", 131072), ("meta-llama/Meta-Llama-3-8B", 8192),
+        ("microsoft/Phi-3.5-mini-instruct", 131072), ("ibm-granite/granite-3.1-8b-base", 131072),
+    ],
+)  # fmt: skip
+def test_ids_of_one_size_with_other_positions_are_other_rows(identity: str, positions: int):
+    assert architecture(identity).config["max_position_embeddings"] == positions
+
+
 def test_words_of_a_tuned_version_reach_its_own_weights():
     with pytest.warns(NameNote, match=r"taken as llama-3.1-8b \(8.03B, weights of meta-llama/.*-8b-instruct\)"):
         assert architecture("llama 3.1 8b instruct").name == "llama-3.1-8b"
