@@ -77,7 +77,9 @@ def test_known_exact_counts():
         "opt-350m", "distilroberta-base", "deberta-base", *(
             pytest.param(name, marks=pytest.mark.medium)
             for name in ("llama-33b", "llama-65b", "llama-3.2-90b-vision-instruct", "opt-2.7b", "opt-13b", "opt-30b",
-                         "opt-66b", "mt5-xxl")
+                         "opt-66b", "mt5-xxl", "stablelm-2-12b", "xlm-roberta-xl", "wav2vec2-xls-r-1b",
+                         "distilbert-base-multilingual-cased", "convnextv2-large-22k-224",
+                         "swinv2-base-patch4-window8-256", "granite-3.1-8b-base", "granite-3.1-2b-base")
         ),
     ],
 )  # fmt: skip
