@@ -107,11 +107,14 @@ def _run() -> None:
 
 
 def _say_notes(others: Callable[..., None]) -> Callable[..., None]:
-    """What shows a warning: what was decided for the user as a note, `others` for the rest."""
+    """What shows a warning: what was decided for the user as a note, once, and `others` for the rest."""
+    notes: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, UserNote):
-            say_note(str(message))
+            if str(message) not in notes:  # libraries set filters of their own, after which "once" begins again
+                notes.add(str(message))
+                say_note(str(message))
         else:
             others(message, category, *place, **more)
 

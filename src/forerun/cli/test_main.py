@@ -7,7 +7,8 @@ from importlib.metadata import version
 import pytest
 from typer.main import get_command
 
-from forerun.cli.main import MODULES, command_line, main
+from forerun.cli.main import MODULES, _say_notes, command_line, main
+from forerun.spelling import NameNote
 
 
 def test_a_call_leaves_warnings_as_they_were(monkeypatch, capsys):
@@ -19,6 +20,13 @@ def test_a_call_leaves_warnings_as_they_were(monkeypatch, capsys):
     assert "a100" in capsys.readouterr().out
     assert warnings.showwarning is before
     assert list(warnings.filters) == filters
+
+
+def test_a_note_is_said_once_whatever_filters_libraries_set(capsys):
+    show = _say_notes(lambda *place, **more: None)
+    for text in ("taken as t4", "taken as t4", "taken as l4"):
+        show(NameNote(text), NameNote, "file.py", 1)
+    assert capsys.readouterr().err.count("taken as t4") == 1
 
 
 def test_a_command_line_that_names_its_command_loads_that_module_alone():

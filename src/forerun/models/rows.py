@@ -330,8 +330,10 @@ def searched_rows(text: str | None) -> tuple[list[Architecture], str]:
     """Rows that a search finds, all without one (toys left out), and a note where only the nearest are there."""
     if text is None:
         return [row for row in architectures() if not row.is_tiny], ""
-    names = [name for name in _names().values() if name == _names().get(text.lower())][:1]
-    names = list(dict.fromkeys([*names, *holds(text, spelled_models(), NOISE)]))
+    exact = _names().get(plain_id(text).lower())
+    names = list(
+        dict.fromkeys([*([exact] if exact else []), *_candidates(text), *holds(text, spelled_models(), NOISE)])
+    )
     if names:
         return [_rows()[name] for name in names], ""
     close = alike(text.rpartition("/")[2], spelled_models(), NOISE)

@@ -6,7 +6,7 @@ import pytest
 
 from forerun.errors import UnknownModel
 from forerun.models import rows
-from forerun.models.rows import architecture, architectures, count_text, hub_id, row_of
+from forerun.models.rows import architecture, architectures, count_text, hub_id, row_of, searched_rows
 from forerun.spelling import NameNote
 
 
@@ -88,6 +88,11 @@ def test_toys_ids_and_folders_are_never_guessed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert row_of("mistral") is None
     assert hub_id("mistral") == "mistral"
+
+
+@pytest.mark.parametrize("text", ["qwen3:8b", "Qwen/Qwen3-8B", "https://huggingface.co/Qwen/Qwen3-8B"])
+def test_a_search_has_the_model_that_is_meant_first(text: str):
+    assert searched_rows(text)[0][0].name == "qwen3-8b"
 
 
 def test_hub_ids_stay_as_they_are_typed():
