@@ -331,11 +331,10 @@ def searched_rows(text: str | None) -> tuple[list[Architecture], str]:
     if text is None:
         return [row for row in architectures() if not row.is_tiny], ""
     exact = _names().get(plain_id(text).lower())
-    names = list(
-        dict.fromkeys([*([exact] if exact else []), *_candidates(text), *holds(text, spelled_models(), NOISE)])
-    )
+    names: list[str] = [] if exact is None else [exact]
+    names += _candidates(text) + holds(text, spelled_models(), NOISE)
     if names:
-        return [_rows()[name] for name in names], ""
+        return [_rows()[name] for name in dict.fromkeys(names)], ""
     close = alike(text.rpartition("/")[2], spelled_models(), NOISE)
     note = f"No model has all words of {in_short(text)}; the nearest: {', '.join(close)}. A hub id needs no row."
     return [_rows()[name] for name in close], note
