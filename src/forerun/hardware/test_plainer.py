@@ -55,3 +55,9 @@ def test_a_card_without_a_row_is_still_refused(text: str):
         warnings.simplefilter("error")
         with pytest.raises(UnknownDevice, match="Nearest"):
             device(text)
+
+
+def test_a_long_name_is_not_said_whole():
+    with pytest.raises(UnknownDevice) as raised:
+        device("rtx " * 4000)
+    assert len(str(raised.value)) < 1_000

@@ -26,6 +26,8 @@ NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
 DIFFUSERS = "diffusers"
 """`model_type` of denoisers, whose classes are those of diffusers."""
 MOST_LISTED = 8
+MOST_PARTS = 12
+"""Parts of a name, two of which may be one word."""
 MOST_ORIGINS = 3
 """Rows that a message about a packed copy names."""
 BEGINNING = 2
@@ -197,7 +199,7 @@ def _candidates(name: str) -> list[str]:
     with the rows' own; words written apart are tried as one ("tiny llama").
     """
     candidates = _of_words(name) or _of_size(name)
-    parts = re.split(r"[\s_-]+", name)
+    parts = re.split(r"[\s_-]+", name)[:MOST_PARTS]
     joined = [" ".join([*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :]]) for i in range(len(parts) - 1)]
     return candidates or next((rows for each in joined if (rows := _of_words(each))), [])
 

@@ -61,6 +61,8 @@ def test_sizes_spaces_and_copies_that_no_name_has_are_taken_and_said(text: str, 
         assert architecture(text).name == name
 
 
-@pytest.mark.parametrize("text", ["llama 3 9b", "llama2-8b", "somebody/gpt-oss-20b", "mistrl 7b", "unsloth/unheard-of"])
+@pytest.mark.parametrize(
+    "text", ["llama 3 9b", "llama2-8b", "somebody/gpt-oss-20b", "mistrl 7b", "unsloth/unheard-of", "a b " * 5000]
+)
 def test_what_no_size_and_no_copy_explains_stays_unknown(text: str):
     assert row_of(text) is None
