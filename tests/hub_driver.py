@@ -12,10 +12,11 @@ TIMEOUT_SECONDS = 1.0
 
 
 def answer_to(name: str) -> dict[str, object]:
-    """Hidden size of a model, and tokens of a word; or the refusal."""
+    """Hidden size of a model, tokens of a word, and bytes of its files; or the refusal."""
     from forerun.errors import ForerunError
     from forerun.models.catalogue import model_config
     from forerun.models.pretrained_tokenizer import load_tokenizer
+    from forerun.models.published_files import published_bytes
 
     begin = time.perf_counter()
     try:
@@ -23,6 +24,7 @@ def answer_to(name: str) -> dict[str, object]:
         if name.endswith("whole"):
             tokenizer = load_tokenizer(name, purpose="a test", instead="-")
             answer["tokens"] = tokenizer("good day")["input_ids"]
+        answer["file_bytes"] = published_bytes(name)
     except ForerunError as error:
         answer = {"error": str(error)}
     return {**answer, "seconds": time.perf_counter() - begin}
@@ -38,10 +40,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     answers = {name: answer_to(name) for name in sys.argv[1:]}
 
-    from forerun.models import catalogue
+    from forerun.models import catalogue, published_files
 
     catalogue.hub_is_reachable.cache_clear()
-    catalogue.hub_is_reachable = lambda: False
+    catalogue.hub_is_reachable = published_files.hub_is_reachable = lambda: False
     offline = {name: answer_to(name) for name in ("acme/whole", "acme/never")}
     print(json.dumps({"online": answers, "offline": offline, "modules": "own_code" in sys.modules}))
 

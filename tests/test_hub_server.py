@@ -18,7 +18,7 @@ OF_HUBS = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_")
 """Beginnings of the environment's names that lead a client elsewhere."""
 NAMES = (
     "acme/whole", "acme/whole@v1", "acme/whole@v9", "acme/gated", "acme/forbidden", "acme/none", "acme/empty",
-    "acme/busy", "acme/late", "acme/own-code",
+    "acme/busy", "acme/late", "acme/own-code", "acme/single", "old-name", "no-such-name", "acme/packed",
 )  # fmt: skip
 
 
@@ -43,6 +43,12 @@ def told(tmp_path_factory):
     }  # fmt: skip
     (whole / "tokenizer.json").write_text(json.dumps(tokenizer))
     (whole / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}')
+    (whole / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 12345}, "weight_map": {}}')
+    (repository(root, "single") / "model.safetensors").write_bytes(b"x" * 77)
+    (root / "models" / "old-name").mkdir(parents=True)
+    (root / "models" / "old-name" / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
+    packed = {"quant_method": "gptq", "bits": 4}
+    repository(root, "packed", quantization_config=packed)
     repository(root, "whole@v1", hidden_size=32)
     for name in ("gated", "forbidden", "busy", "late"):
         repository(root, name)
@@ -69,7 +75,23 @@ def told(tmp_path_factory):
 
 
 def test_an_id_gives_its_configuration_and_tokenizer(told):
-    assert told["online"]["acme/whole"] | {"seconds": 0} == {"hidden_size": 64, "tokens": [1, 2], "seconds": 0}
+    answer = {"hidden_size": 64, "tokens": [1, 2], "file_bytes": 12345, "seconds": 0}
+    assert told["online"]["acme/whole"] | {"seconds": 0} == answer
+
+
+def test_sizes_of_the_weights_come_from_their_index_or_the_one_file(told):
+    assert told["online"]["acme/single"]["file_bytes"] == 77
+    assert told["offline"]["acme/whole"]["file_bytes"] == 12345
+    assert not any(line.startswith("GET") and line.endswith("model.safetensors") for line in told["asked"])
+
+
+def test_ids_of_before_there_were_owners_are_asked_for(told):
+    assert told["online"]["old-name"]["hidden_size"] == 4096
+    assert "Check the id" in told["online"]["no-such-name"]["error"]
+
+
+def test_weights_packed_for_running_are_refused(told):
+    assert "packed for running (gptq)" in told["online"]["acme/packed"]["error"]
 
 
 def test_a_pin_gives_that_revision_and_a_wrong_one_is_said(told):

@@ -19,10 +19,13 @@ LONGEST_TEXT = 200
 WORD = re.compile(r"\d+g\.\d+gb|\d+x\d+b|[a-z]\d+|\d+(?:\.\d+)?[bm](?![a-z])|[a-z]+|\d+(?:\.\d+)?")
 """A slice of a card, a mixture of experts, one letter and a number, a number of parameters, letters, or a number."""
 SIZE = re.compile(r"(?<![\d.a-z])(\d+)\s*(?:gib|gb|g)(?![a-z.])")
+WHOLE = re.compile(r"(?<=\d)\.0(?![\d.])")
+"""What a version may lack: Granite 4 is Granite 4.0."""
 COUNT = re.compile(
     r"^\s*(?:gpu )?(\d{1,3})\s*[x×*]\s*(?=[a-z]|\d{4})|^\s*([2-9]|16)\s+(?=[a-z]+\s*\d)|(?<=\d)\s*[x×*]\s*(\d{1,2})\s*$"
+    r"|(?<=[a-z\d]):([1-9]|1[0-6])\s*$"
 )
-"""How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100"."""
+"""How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100", Modal's "T4:4"."""
 
 
 class NameNote(UserNote):
@@ -42,8 +45,12 @@ class Spelled:
 
 def words(text: str, noise: Iterable[str] = ()) -> frozenset[str]:
     """Words of a text in lower case, without those of `noise`."""
-    plain = SIZE.sub(r"\1", text[:LONGEST_TEXT].lower().replace("_", " "))
-    return frozenset(WORD.findall(plain)) - frozenset(noise)
+    return frozenset(ordered_words(text)) - frozenset(noise)
+
+
+def ordered_words(text: str) -> list[str]:
+    """Words of a text in lower case, in their order."""
+    return WORD.findall(WHOLE.sub("", SIZE.sub(r"\1", text[:LONGEST_TEXT].lower().replace("_", " "))))
 
 
 def without_count(text: str) -> tuple[str, int]:
@@ -51,7 +58,7 @@ def without_count(text: str) -> tuple[str, int]:
     match = COUNT.search(text.lower().replace("_", " "))
     if match is None:
         return text, 1
-    return text[: match.start()] or text[match.end() :], int(match[1] or match[2] or match[3])
+    return text[: match.start()] or text[match.end() :], int(match[1] or match[2] or match[3] or match[4])
 
 
 def meant_by(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list[str]:
@@ -79,12 +86,12 @@ def holds(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list
 
 
 def alike(text: str, rows: Sequence[Spelled], noise: Iterable[str] = (), count: int = 3) -> list[str]:
-    """The names most like a text: those that share most of its words, then those that look like it."""
+    """The names most like a text: those that share most of its words and add few, then those that look like it."""
     typed, target = words(text, noise), text[:LONGEST_TEXT].lower()
 
-    def likeness(row: Spelled) -> tuple[int, int, float]:
+    def likeness(row: Spelled) -> tuple[int, float]:
         beginning = row.name[: len(target) + 1]
         looks = max(SequenceMatcher(None, target, name).ratio() for name in (row.name, beginning))
-        return len(typed & row.allowed) + len(typed & row.required), -len(row.required - typed), looks
+        return len(typed & row.allowed) + len(typed & row.required) - len(row.required - typed), looks
 
     return [row.name for row in sorted(rows, key=likeness, reverse=True)[:count]]

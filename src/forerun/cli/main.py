@@ -107,16 +107,13 @@ def _run() -> None:
 
 
 def _say_notes(others: Callable[..., None]) -> Callable[..., None]:
-    """What shows a warning: what was decided for the user as a note, `others` for the rest.
-
-    Python's own memory of what it has said is lost with each `catch_warnings`, so notes have one here.
-    """
-    said: set[str] = set()
+    """What shows a warning: what was decided for the user as a note, once, and `others` for the rest."""
+    notes: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, UserNote):
-            if str(message) not in said:
-                said.add(str(message))
+            if str(message) not in notes:  # libraries set filters of their own, after which "once" begins again
+                notes.add(str(message))
                 say_note(str(message))
         else:
             others(message, category, *place, **more)

@@ -367,11 +367,11 @@ def _row_of(name: str) -> Device:
     if len(match.names) == 1:
         row = rows[match.names[0]]
         if match.note:
-            warnings.warn(f"GPU {name!r} is taken as {difference(row)}{match.note}", NameNote, stacklevel=3)
+            warnings.warn(f"GPU {in_short(name)} is taken as {difference(row)}{match.note}", NameNote, stacklevel=3)
         return row
     if match.names:
         listed = "; ".join(difference(rows[each]) for each in match.names[:MOST_LISTED])
-        raise UnknownDevice(f"{name!r} can be several GPUs: {listed}. {match.note}Name one of them.")
+        raise UnknownDevice(f"{in_short(name)} can be several GPUs: {listed}. {match.note}Name one of them.")
     raise UnknownDevice(
         f"No GPU named {in_short(name)} in the catalogue. {match.note}{' ' if match.note else ''}Nearest: "
         f"{', '.join(alike(name, spelled_gpus(), NOISE))}. "

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from forerun.hardware.plainer import plainer, singular
 from forerun.spelling import SIZE, Spelled, meant_by, without_count, words
 
 NOISE = frozenset(
@@ -102,6 +103,22 @@ def spelled(name: str, titles: Sequence[str], gibibytes: float, architecture: st
 
 def meaning(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[str]]) -> Meaning:
     """Rows that `text` can mean; `reported` has drivers' strings in lower case, with their rows."""
+    first = _as_typed(text, rows, reported)
+    if first.names and without_count(text)[1] > 1 and singular(text) != text:  # "8x V100s": eight V100S, or V100
+        other = _as_typed(singular(text), rows, reported)
+        first = Meaning(tuple(dict.fromkeys((*first.names, *other.names))), "" if other.names else first.note)
+    if first.names or first.note:
+        return first
+    for group in plainer(text, _table()["unsaid"]):
+        several = [_as_typed(each, rows, reported) for each in group]
+        names = tuple(dict.fromkeys(name for each in several for name in each.names))
+        note = next((each.note for each in several if each.note), "")
+        if names or note:
+            return Meaning(names, (note or ".") if len(names) == 1 else note if not names else "")
+    return first
+
+
+def _as_typed(text: str, rows: Sequence[Spelled], reported: Mapping[str, Sequence[str]]) -> Meaning:
     rest, count = without_count(text)
     key = _key(rest)
     is_laptop = bool(LAPTOP & words(rest))

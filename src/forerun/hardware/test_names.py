@@ -33,7 +33,7 @@ from forerun.spelling import NameNote
         ("kaggle 2×T4", "t4", "two of them"),
         ("2x3090", "rtx-3090", "world_size=2"),
         ("4090x2", "rtx-4090", "world_size=2"),
-        ("gpu_8x_h100_sxm5", "h100-80gb", "world_size=8"),
+        ("gpu_8x_h100_sxm5", "h100-80gb", "Its 8 GPUs are parallel.world_size"),
         ("runpod 4090", "rtx-4090", "taken as rtx-4090"),
         ("ml.p4d.24xlarge", "a100-40gb", "p4d.24xlarge has 8"),
         ("BM.GPU.H100.8", "h100-80gb", "has 8"),

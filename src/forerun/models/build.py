@@ -99,7 +99,7 @@ def _padding_id(config: Any) -> int:
     """The end-of-sequence id, or 0 where that of the class lies beyond the vocabulary."""
     end = getattr(config, "eos_token_id", None)
     end = end[0] if isinstance(end, list) and end else end
-    return end if isinstance(end, int) and 0 <= end < config.vocab_size else 0
+    return end if isinstance(end, int) and 0 <= end < (config.vocab_size or 0) else 0
 
 
 def maximum_length(config: Any) -> int | None:
@@ -110,7 +110,7 @@ def maximum_length(config: Any) -> int | None:
     config = config if text is None else text
     names = ("max_position_embeddings", "n_positions", "max_target_positions")
     positions = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
-    if positions is None:
+    if positions is None or positions < 0:  # XLNet, whose positions are relative, says -1
         return None
     # transformers/models/roberta/modeling_roberta.py (5.23): positions begin at padding_idx + 1, and padding_idx is 1
     return positions - 2 if config.model_type in OFFSET_POSITIONS else positions

@@ -5,8 +5,9 @@ slash in it); when neither has it, it is an error.
 """
 
 import contextlib
+import importlib
 import json
-import os
+import re
 import socket
 from collections.abc import Mapping
 from functools import cache
@@ -21,10 +22,12 @@ from forerun.models.hub_refusals import hub_remedy, pinned
 from forerun.models.image_libraries import image_config, libraries_hint, library_name, library_of
 from forerun.models.layer_lists import lists_of_depth
 from forerun.models.outside_settings import other_task
-from forerun.models.rows import DIFFUSERS, Architecture, is_folder, nearest_rows, row_of
+from forerun.models.published_form import check_published_form
+from forerun.models.rows import DIFFUSERS, Architecture, is_folder, nearest_rows, packed_from, row_of
 from forerun.models.rows import architecture as architecture
 from forerun.models.rows import architectures as architectures
 from forerun.models.rows import hub_id as hub_id
+from forerun.models.typed_ids import plain_id
 from forerun.settings.plain import in_short
 
 HUB_SECONDS = 3.0
@@ -32,6 +35,8 @@ LARGEST_CONFIG_BYTES = 16 * 2**20
 """Of a config.json; those with a name for each of 20,000 classes have 1 MB."""
 DENOISER_FOLDERS = ("unet", "transformer")
 """Folders of a diffusers pipeline that hold its denoiser."""
+HUB_ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+(?:@[\w./-]+)?")
+"""An id with its owner, or one of the first models, which have none ("distilroberta-base"); a revision behind @."""
 NO_SDPA = {"deberta-v2", "gemma2", "longformer"}
 """Model types whose attention has no `scaled_dot_product_attention` form in transformers."""
 
@@ -46,6 +51,7 @@ def model_config(name: str, overrides: Mapping[str, Any], attention: str, image_
         InvalidSettings: an override is no field of that configuration.
     """
     require_buildable(overrides, "model.config")
+    name = plain_id(name)
     row = row_of(name)
     if row is not None:
         config = _of_row(row)
@@ -147,7 +153,24 @@ def _has_sdpa(config: Any) -> bool:
     with contextlib.suppress(ValueError):  # 5.24 lists a class for a part of Voxtral Realtime that it does not have
         model_class = MODEL_MAPPING.get(type(config), None) or MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     model_class = model_class[0] if isinstance(model_class, tuple) else model_class
-    return getattr(model_class, "_supports_sdpa", True)
+    classes = [model_class] if model_class is not None else _classes_beside(type(config))
+    return all(getattr(each, "_supports_sdpa", True) for each in classes)
+
+
+def _classes_beside(config_class: type) -> list[type]:
+    """Models of a configuration that neither list names: heads alone (PP-LCNet), parts of others."""
+    module = None
+    with contextlib.suppress(ImportError):
+        module = importlib.import_module(config_class.__module__.replace(".configuration_", ".modeling_"))
+    return (
+        [
+            each
+            for each in vars(module).values()
+            if isinstance(each, type) and getattr(each, "config_class", None) is config_class
+        ]
+        if module is not None
+        else []
+    )
 
 
 def _from_folder(folder: Path) -> Any:
@@ -174,7 +197,9 @@ def _from_folder(folder: Path) -> Any:
     require_buildable(stated, str(file))
     _refuse_own_code(stated, str(folder))
     with guarded(UnknownModel, f"model.name: {file} is no configuration that transformers takes", "Correct the file."):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    check_published_form(config, stated, str(folder))
+    return config
 
 
 def _refuse_own_code(stated: Mapping[str, Any], name: str) -> None:
@@ -242,20 +267,22 @@ def hub_is_reachable() -> bool:
 def _from_hub(name: str) -> Any:
     from transformers import AutoConfig
 
-    close = nearest_rows(name)
-    if "/" not in name or os.path.isabs(name) or name.count("/") > 1:
+    close, online = nearest_rows(name), hub_is_reachable()
+    instead = f"{packed_from(name)}{other_task(name)}Nearest in the catalogue: {close}."
+    if not HUB_ID.fullmatch(name) or ("/" not in name and not online):
         raise UnknownModel(
             f"model.name: {in_short(name)} is neither in the catalogue nor a directory with a config.json nor a hub "
-            f"id. {other_task(name)}Nearest: {close}.{libraries_hint()}"
+            f"id. {packed_from(name)}{other_task(name)}Nearest: {close}.{libraries_hint()}"
         )
+    identity, revision = pinned(name)
+    source = {"revision": revision or "main", "local_files_only": not online}
     with guarded(
         UnknownModel,
         f"model.name: {name!r} is not in the catalogue, and the Hugging Face hub could not give it",
-        lambda error: hub_remedy(error, name, f"{other_task(name)}Nearest in the catalogue: {close}."),
+        lambda error: hub_remedy(error, name, instead),
     ):
-        identity, revision = pinned(name)
-        config = AutoConfig.from_pretrained(
-            identity, revision=revision or "main", local_files_only=not hub_is_reachable(), trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(identity, trust_remote_code=False, **source)
+        stated, _ = type(config).get_config_dict(identity, **source)
     require_buildable(config.to_diff_dict(), name)
+    check_published_form(config, stated, name)
     return config

@@ -71,6 +71,8 @@ class ModelDescription(Record):
     parameters_of: str
     source: str
     licence: str | None
+    published_bytes: int | None = None
+    """Of the safetensors files of a hub id or folder without a row; null where there are none, or nobody was asked."""
     shape: ModelShape
     footprint: Footprint
     coarse: tuple[LeastCard, ...]

@@ -14,20 +14,28 @@ TASKS = {
     "sam": "draws masks from prompts, which no workload trains",
     "blip": "writes captions of images, which no workload trains",
     "donut": "reads images of documents as text, which no workload trains",
+    "yolo": "finds objects by boxes, which no workload trains",
+    "unet": "draws masks, which no workload trains; that of Stable Diffusion is sd15 or sdxl",
     "dbrx": "gives its experts rows in a loop that values decide, which no settings file can trace",
 }
-"""By a word of the id: what such a model does."""
+"""By a word of the id, or the letters that it begins with: what such a model does."""
+UNPUBLISHED = re.compile(r"chat-?gpt.*|claude.*|gemini.*|(?:openai )?gpt[- ]?(?:3|3\.5|4|4\.1|4o|5)(?:[- ].*)?")
+"""Names of models whose weights are nobody's but their makers'."""
 OF_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
 """Errors of fake tensors where the values decide what is computed (torch/_subclasses/fake_tensor.py, 2.13)."""
 
-OTHER_INPUTS = re.compile(r"missing \d+ required positional argument|You have to specify ")
-"""Beginnings of what Python and transformers 5.24 say to such a call: BLIP-2 and Kosmos-2 want images beside text."""
+OTHER_INPUTS = re.compile(r"missing \d+ required positional argument|You have to specify |is required as a model input")
+"""What Python and transformers 5.24 say to such a call: BLIP-2 and Kosmos-2 want images beside text, Molmo 2 their
+places in it."""
 
 
 def other_task(name: str) -> str:
     """Why no settings file trains the model of an id, and what forecasts it; empty where the id does not say."""
+    if UNPUBLISHED.fullmatch(name.lower()):
+        return "Its weights are not published, so that nobody else can train it. "
     parts = re.split(r"[-_. ]", name.rpartition("/")[2].lower())
-    reason = next((TASKS[part] for part in parts if part in TASKS), "")
+    letters = [re.split(r"v?\d", part)[0] for part in parts]
+    reason = next((TASKS[part] for part in (*parts, *letters) if part in TASKS), "")
     return f"It {reason}; {SCRIPT} " if reason else ""
 
 

@@ -8,27 +8,34 @@ torch nor transformers is imported.
 import re
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from forerun.errors import UnknownModel
 from forerun.models.outside_settings import other_task
+from forerun.models.typed_ids import BITSANDBYTES, is_copy, packing, plain_id, unpacked
 from forerun.records import Record
 from forerun.settings.plain import in_short
-from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, words
+from forerun.spelling import WORD, NameNote, Spelled, alike, holds, meant_by, ordered_words, words
 
 NOISE = frozenset({"model", "hf", "the", "parameters", "params"})
-PACKED = re.compile(r"(-unsloth)?-bnb-4bit$")
-"""End of the ids of copies whose weights bitsandbytes packed."""
 DIFFUSERS = "diffusers"
 """`model_type` of denoisers, whose classes are those of diffusers."""
 MOST_LISTED = 8
+MOST_PARTS = 12
+"""Parts of a name, two of which may be one word."""
+MOST_ORIGINS = 3
+"""Rows that a message about a packed copy names."""
 BEGINNING = 2
 """First words of a name, of which one must be typed: "llama 2 8b" is no Hermes-2-Pro-Llama-3-8B. Two, as the first of
 "Meta-Llama-3-8B" is its maker."""
+NUMBER_OF_PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)([bm])")
+SIZE_TOLERANCE_FRACTION = 0.06
+"""How far a row's parameters may lie from a number that its name lacks ("phi4:14b" has 14.7 billion)."""
 
 
 class Architecture(Record):
@@ -93,7 +100,11 @@ def _names() -> dict[str, str]:
 def spelled_models() -> tuple[Spelled, ...]:
     """Rows by the words of their names, for a search; toys are reached by their own names alone."""
     return tuple(
-        Spelled(row.name, words(row.name), words(" ".join((row.name, *row.aliases, row.family, row.model_type))))
+        Spelled(
+            row.name,
+            words(row.name),
+            frozenset().union(*map(words, (row.name, *row.aliases, row.family, row.model_type))),
+        )
         for row in _rows().values()
         if not row.is_tiny
     )
@@ -118,14 +129,16 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
     Raises:
         UnknownModel: several rows can be meant; the message lists them.
     """
+    name = plain_id(name)
     exact = _names().get(name.lower())
     if exact is not None:
         return _rows()[exact]
-    packed = _packed_row(name.lower())
-    if packed is not None:
-        text = f"Model {name!r} is taken as {packed.name}, packed in 4 bits: quantization: nf4 forecasts it so."
-        warnings.warn(text, NameNote, stacklevel=4)
-        return packed
+    copied = _copied_row(name.lower())
+    if copied is not None:
+        is_packed = BITSANDBYTES.search(name.lower())
+        how = ", packed in 4 bits: quantization: nf4 forecasts it so" if is_packed else ", which it is a copy of"
+        warnings.warn(f"Model {name!r} is taken as {copied.name}{how}.", NameNote, stacklevel=4)
+        return copied
     if not as_typed or "/" in name or is_folder(name):
         return None
     candidates = [row.name for row in spelled_models() if words(row.name) == words(name)]
@@ -145,36 +158,113 @@ def row_of(name: str, *, as_typed: bool = True) -> Architecture | None:
     return _rows()[candidates[0]]
 
 
-def _packed_row(name: str) -> Architecture | None:
-    """The row of the weights that an id is a packed copy of: of the same maker, or of the same name elsewhere."""
-    plain = PACKED.sub("", name)
-    if plain == name or "/" not in plain:
+def _copied_row(name: str) -> Architecture | None:
+    """The row of the weights that an id is a copy of: packed by bitsandbytes, or of an owner who copies others'."""
+    plain = BITSANDBYTES.sub("", name)
+    if "/" not in plain or (plain == name and not is_copy(name)):
         return None
-    short = plain.partition("/")[2]
-    alike = [row for spelling, row in _names().items() if spelling.rpartition("/")[2] == short]
-    name = _names().get(plain) or next(iter(alike), "")
-    return _rows()[name] if name else None
+    plain = plain.removesuffix("-bf16")
+    return _names_to_row(plain) or _row_named(plain.partition("/")[2])
+
+
+def _names_to_row(name: str) -> Architecture | None:
+    row = _names().get(name)
+    return None if row is None else _rows()[row]
+
+
+def _row_named(short: str) -> Architecture | None:
+    """The row of an id with this name under any owner."""
+    return next((_rows()[row] for spelling, row in _names().items() if spelling.rpartition("/")[2] == short), None)
+
+
+def packed_from(name: str) -> str:
+    """What a name that says that its weights are packed for running was made from, as a sentence; else empty."""
+    how = packing(name)
+    if not how:
+        return ""
+    short = unpacked(name)
+    row = _row_named(short)
+    names = [row.name] if row else _candidates(short)[:MOST_ORIGINS]
+    origin = f": {' or '.join(names)}" if names else ""
+    return (
+        f"Its weights are packed for running ({how}), and nothing trains them so. Forecast what it was made "
+        f"from{origin} (4 bits: quantization: nf4). "
+    )
 
 
 def _candidates(name: str) -> list[str]:
     """Names of the rows that words can mean: one name or id has them all, and begins with one of them.
 
-    Where the words are all of a name, its rows alone are meant.
+    Where the words are all of a name, its rows alone are meant. A number of parameters that no name has is compared
+    with the rows' own; words written apart are tried as one ("tiny llama").
     """
-    query = words(name, NOISE)
+    candidates = _of_words(name) or _of_size(name)
+    parts = re.split(r"[\s_-]+", name)[:MOST_PARTS]
+    joined = [" ".join([*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :]]) for i in range(len(parts) - 1)]
+    return candidates or next((rows for each in joined if (rows := _of_words(each))), [])
 
-    def has_all(row: Architecture) -> bool:
-        kind = f"{row.family} {row.model_type}"
-        return any(
-            query <= words(f"{spelling} {kind}") and query & _beginning(spelling)
-            for spelling in (row.name, *row.aliases)
-        )
 
-    def is_named(row: Architecture) -> bool:
-        return any(words(spelling.rpartition("/")[2], NOISE) == query for spelling in (row.name, *row.aliases))
+def _of_words(text: str) -> list[str]:
+    """Names of the rows of which one name or id has all words of a text, and begins with one of them."""
+    matches = [
+        each for each in meant_by(text, spelled_models(), NOISE) if _has_all(_rows()[each], text, _spellings(each))
+    ]
+    return _of_whole_name(text, matches) or sorted(matches, key=lambda each: not _has_all(_rows()[each], text, [each]))
 
-    candidates = [each for each in meant_by(name, spelled_models(), NOISE) if has_all(_rows()[each])]
-    return [each for each in candidates if is_named(_rows()[each])] or candidates
+
+def _of_size(text: str) -> list[str]:
+    """Names of the rows that have all words but a number of parameters, and about so many of them."""
+    sizes = [match for word in words(text) if (match := NUMBER_OF_PARAMETERS.fullmatch(word))]
+    if len(sizes) != 1:
+        return []
+    parameters = float(sizes[0][1]) * (10**9 if sizes[0][2] == "b" else 10**6)
+    rest = re.sub(rf"(?<![\w.]){re.escape(sizes[0][0])}(?!\w)", " ", text.lower())
+    close = [
+        row.name
+        for row in _rows().values()
+        if abs(row.parameters / parameters - 1) <= SIZE_TOLERANCE_FRACTION
+        and not row.is_tiny
+        and _has_all(row, rest, [each for each in (row.name, *row.aliases) if not _states_size(each)])
+    ]
+    return _of_whole_name(rest, close) or close
+
+
+def _has_all(row: Architecture, text: str, spellings: Iterable[str]) -> bool:
+    """Whether a name or id has all words of a text and begins with one, and its numbers stand behind the same words.
+
+    So "llama 2 8b" is no Llama-Guard-2-8B.
+    """
+    query, numbers = words(text, NOISE), _numbers(text)
+    kind = f"{row.family} {row.model_type}"
+    return any(
+        query <= words(f"{each} {kind}") and query & _beginning(each) and numbers <= _numbers(f"{each} {kind}")
+        for each in spellings
+    )
+
+
+def _numbers(text: str) -> set[tuple[str, str]]:
+    """Numbers of a text that stand behind a word, with that word."""
+    listed = [word for word in ordered_words(text) if word not in NOISE]
+    return {
+        (before, word)
+        for before, word in pairwise(listed)
+        if before.isalpha() and word[0].isdigit() and "b" not in word
+    }
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    return (name, *_rows()[name].aliases)
+
+
+def _states_size(spelling: str) -> bool:
+    """Whether a name says how many parameters there are."""
+    return any(NUMBER_OF_PARAMETERS.fullmatch(word) for word in words(spelling))
+
+
+def _of_whole_name(text: str, names: list[str]) -> list[str]:
+    """Those of the rows of which the words are all of a name or id."""
+    query = words(text, NOISE)
+    return [name for name in names if any(words(each.rpartition("/")[2], NOISE) == query for each in _spellings(name))]
 
 
 def _beginning(spelling: str) -> set[str]:
@@ -200,7 +290,7 @@ def architecture(name: str, *, as_typed: bool = True) -> Architecture:
 
 def nearest_rows(name: str) -> str:
     """The three rows most like a name."""
-    return ", ".join(alike(name.rpartition("/")[2], spelled_models(), NOISE))
+    return ", ".join(alike(name if " " in name else name.rpartition("/")[2], spelled_models(), NOISE))
 
 
 def in_brief(row: Architecture) -> str:
@@ -219,6 +309,7 @@ def count_text(parameters: int) -> str:
 
 def hub_id(name: str) -> str:
     """The Hugging Face id under which the weights of a catalogue name are; an id or any other name as it is."""
+    name = plain_id(name)
     if "/" in name:
         return name
     row = _rows().get(_names().get(name.lower(), "")) or (None if is_folder(name) else _row_of_words(name))
@@ -241,10 +332,11 @@ def searched_rows(text: str | None) -> tuple[list[Architecture], str]:
     """Rows that a search finds, all without one (toys left out), and a note where only the nearest are there."""
     if text is None:
         return [row for row in architectures() if not row.is_tiny], ""
-    names = [name for name in _names().values() if name == _names().get(text.lower())][:1]
-    names = list(dict.fromkeys([*names, *holds(text, spelled_models(), NOISE)]))
+    exact = _names().get(plain_id(text).lower())
+    names: list[str] = [] if exact is None else [exact]
+    names += _candidates(text) + holds(text, spelled_models(), NOISE)
     if names:
-        return [_rows()[name] for name in names], ""
+        return [_rows()[name] for name in dict.fromkeys(names)], ""
     close = alike(text.rpartition("/")[2], spelled_models(), NOISE)
     note = f"No model has all words of {in_short(text)}; the nearest: {', '.join(close)}. A hub id needs no row."
     return [_rows()[name] for name in close], note

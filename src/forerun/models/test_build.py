@@ -65,6 +65,12 @@ def test_maximum_length(name, length):
     assert maximum_length(model_config(name, {}, "auto")) == length
 
 
+def test_relative_positions_have_no_end():
+    from transformers import XLNetConfig
+
+    assert maximum_length(XLNetConfig()) is None
+
+
 def test_only_tables_of_positions_end():
     """Angles are worked out for any length, in transformers too; Gemma's sizes of another library said 4,096."""
     assert maximum_length(model_config("gemma-7b", {}, "auto")) == 8192

@@ -71,6 +71,26 @@ def test_known_exact_counts():
     assert {name: architecture(name).parameters for name in counts} == counts
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "opt-350m", "distilroberta-base", "deberta-base", *(
+            pytest.param(name, marks=pytest.mark.medium)
+            for name in ("llama-33b", "llama-65b", "llama-3.2-90b-vision-instruct", "opt-2.7b", "opt-13b", "opt-30b",
+                         "opt-66b", "mt5-xxl", "stablelm-2-12b", "xlm-roberta-xl", "wav2vec2-xls-r-1b",
+                         "distilbert-base-multilingual-cased", "convnextv2-large-22k-224",
+                         "swinv2-base-patch4-window8-256", "granite-3.1-8b-base", "granite-3.1-2b-base")
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_that_families_lacked_are_those_of_the_model_that_is_built(name: str):
+    row = architecture(name)
+    config = model_config(name, {}, "auto")
+    with torch.device("meta"):
+        model = build_model(config, row.parameters_of)
+    assert sum(p.numel() for p in model.parameters()) == row.parameters
+
+
 def test_names_are_lower_case_and_unique():
     spellings = [spelling for row in ROWS for spelling in (row.name, *row.aliases)]
     assert len(spellings) == len(set(spellings))
@@ -283,6 +303,11 @@ def test_a_folder_of_a_family_without_a_row_is_built_as_transformers_can(tmp_pat
     assert config._attn_implementation == implementation
     with torch.device("meta"):
         assert sum(p.numel() for p in build_model(config, "causal-lm").parameters()) > 50_000
+
+
+def test_attention_of_a_model_that_has_a_head_alone_is_what_its_class_has(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "pp_lcnet", "scale": 1.0}')
+    assert model_config(str(tmp_path), {}, "auto")._attn_implementation == "eager"
 
 
 def test_overrides_are_checked():

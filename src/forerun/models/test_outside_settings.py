@@ -23,9 +23,23 @@ def test_a_refused_model_of_another_task_is_sent_to_a_script(identity, words):
     assert str(refusal.value).rpartition("Nearest: ")[2].count(",") == 2
 
 
-@pytest.mark.parametrize("identity", ["bert-base-uncased", "somebody/bart-samsum", "facebook/dinov2-base"])
+@pytest.mark.parametrize(
+    "identity", ["bert-base-uncased", "somebody/bart-samsum", "facebook/dinov2-base", "gpt-j-6b", "gpt4all-j"]
+)
 def test_other_names_say_nothing(identity):
     assert other_task(identity) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("yolov8n", "finds objects"), ("yolo11n", "finds objects"), ("unet", "masks"), ("gpt-4", "not published"),
+        ("gpt-3.5-turbo", "not published"), ("Claude 3", "not published"),
+    ],
+)  # fmt: skip
+def test_names_that_people_try_are_told_why(name, words):
+    with pytest.raises(UnknownModel, match=words):
+        architecture(name)
 
 
 def test_where_values_decide_a_script_is_the_remedy():
@@ -33,6 +47,8 @@ def test_where_values_decide_a_script_is_the_remedy():
         torch.zeros(3).nonzero()
     assert "depends on values" in remedy_for_trace(error.value)
     assert "another model.attention" in remedy_for_trace(ValueError("x"))
+    molmo = ValueError("`mm_token_type_ids` is required as a model input when training")
+    assert "wants inputs" in remedy_for_trace(molmo)
 
 
 @pytest.mark.parametrize("name", ["blip-2", "kosmos-2", "bros"])

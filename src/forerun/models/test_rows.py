@@ -6,11 +6,13 @@ import pytest
 
 from forerun.errors import UnknownModel
 from forerun.models import rows
-from forerun.models.rows import architecture, architectures, count_text, hub_id, row_of
+from forerun.models.rows import architecture, architectures, count_text, hub_id, row_of, searched_rows
 from forerun.spelling import NameNote
 
 
-@pytest.mark.parametrize("text", ["llama 3 8b", "Llama-3-8B", "GPT2 medium", "mistral 7b", "mixtral 8x7b"])
+@pytest.mark.parametrize(
+    "text", ["llama 3 8b", "Llama-3-8B", "GPT2 medium", "mistral 7b", "mixtral 8x7b", "granite 4.0-h-tiny"]
+)
 def test_a_model_by_its_own_name_is_taken_in_silence(text: str):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -37,6 +39,17 @@ def test_a_miss_names_three():
         with pytest.raises(UnknownModel) as raised:
             architecture(text)
         assert str(raised.value).partition("Nearest: ")[2].count(", ") == 2
+
+
+@pytest.mark.parametrize(
+    ("identity", "positions"),
+    [
+        ("meta-llama/Llama-3.1-8B", 131072), ("meta-llama/Llama-3.1-70B", 131072), ("meta-llama/Meta-Llama-3-8B", 8192),
+        ("microsoft/Phi-3.5-mini-instruct", 131072), ("ibm-granite/granite-3.1-8b-base", 131072),
+    ],
+)  # fmt: skip
+def test_ids_of_one_size_with_other_positions_are_other_rows(identity: str, positions: int):
+    assert architecture(identity).config["max_position_embeddings"] == positions
 
 
 def test_words_of_a_tuned_version_reach_its_own_weights():
@@ -68,12 +81,18 @@ def test_a_copy_packed_in_4_bits_is_the_model_that_it_is_of(identity: str, name:
 
 
 def test_toys_ids_and_folders_are_never_guessed(tmp_path, monkeypatch):
-    assert row_of("tiny llama") is None or row_of("tiny llama").name != "tiny-llama"
+    with pytest.warns(NameNote, match="taken as tinyllama-1.1b"):
+        assert row_of("tiny llama").name != "tiny-llama"
     assert row_of("somebody/llama-3-8b") is None
     (tmp_path / "mistral").mkdir()
     monkeypatch.chdir(tmp_path)
     assert row_of("mistral") is None
     assert hub_id("mistral") == "mistral"
+
+
+@pytest.mark.parametrize("text", ["qwen3:8b", "Qwen/Qwen3-8B", "https://huggingface.co/Qwen/Qwen3-8B"])
+def test_a_search_has_the_model_that_is_meant_first(text: str):
+    assert searched_rows(text)[0][0].name == "qwen3-8b"
 
 
 def test_hub_ids_stay_as_they_are_typed():

@@ -37,6 +37,9 @@ def model_view(model: ModelDescription) -> RenderableType:
     shape = {key.replace("_", " "): value for key, value in model.shape.model_dump().items() if value is not None}
     facts = _table("model", model.name)
     facts.add_row("parameters", f"{model.parameters:,} ({count_text(model.parameters)}, as {model.parameters_of})")
+    if model.published_bytes is not None:
+        each = model.published_bytes / model.parameters
+        facts.add_row("files", f"{format_bytes(model.published_bytes)} of safetensors, {each:.2f} bytes a parameter")
     facts.add_row("sizes", ", ".join(f"{key} {value:,}" for key, value in shape.items()))
     facts.add_row("hub ids", Text(", ".join(model.hub_ids) or "-"))
     facts.add_row("licence", Text(model.licence or "not recorded; see the model's page"))

@@ -14,6 +14,7 @@ from forerun.hardware.catalogue import Device, devices
 from forerun.models.build import build_model, maximum_length, workloads_of
 from forerun.models.catalogue import model_config
 from forerun.models.footprint import Footprint, LeastCard, ModelDescription, TrainingOption, footprint_of, shape_of
+from forerun.models.published_files import published_bytes
 from forerun.models.rows import Architecture, row_of
 from forerun.records import Forecast
 from forerun.settings.load import settings_from
@@ -35,7 +36,8 @@ def described(
         UnknownModel: none of these.
     """
     config = model_config(name, {}, "auto")
-    row = row_of(name, as_typed=False) or _counted(name, config)
+    listed = row_of(name)
+    row = listed or _counted(name, config)
     shape = shape_of(config.to_dict())
     footprint = footprint_of(row, shape, bool(getattr(config, "tie_word_embeddings", False)))
     workload = WORKLOADS.get(row.parameters_of, row.parameters_of)
@@ -47,7 +49,8 @@ def described(
     ]
     return ModelDescription(
         **row.model_dump(include={"name", "family", "parameters", "parameters_of", "source", "licence"}),
-        hub_ids=row.hub_ids, shape=shape, footprint=footprint, coarse=_least_cards(footprint), options=tuple(options),
+        hub_ids=row.hub_ids, published_bytes=None if listed else published_bytes(name), shape=shape,
+        footprint=footprint, coarse=_least_cards(footprint), options=tuple(options),
     )  # fmt: skip
 
 
@@ -59,10 +62,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def _counted(name: str, config: Any) -> Architecture:
-    """A row for a model that has none, or that words mean: counted by building it without weights."""
-    row = row_of(name)
-    if row is not None:
-        return row
+    """A row for a model that has none: counted by building it without weights."""
     heads = workloads_of(config)
     head = next((each for each in ("causal-lm", "seq2seq-lm") if each in heads), "encoder")
     with torch.device("meta"):
