@@ -231,12 +231,12 @@ def is_in_loop(frame: types.FrameType | None) -> bool:
     """Whether a function that is running was called from a loop, anywhere up to the script's module."""
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-        if frame is not None and any(first <= frame.f_lineno <= last for first, last in _loops(frame)):
+        if frame is not None and any(first <= frame.f_lineno <= last for first, last in loops_of(frame)):
             return True
     return False
 
 
-def _loops(frame: types.FrameType) -> list[tuple[int, int]]:
+def loops_of(frame: types.FrameType) -> list[tuple[int, int]]:
     """First and last lines of the loops of a frame's file."""
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))

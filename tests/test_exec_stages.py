@@ -1,0 +1,67 @@
+"""Stages of a loop, and work between the turns of short ones."""
+
+import pytest
+from tests.exec_runs import forecast
+
+STAGES = """
+import torch
+from torch import nn
+backbone, head = nn.Linear(512, 4096).cuda(), nn.Linear(4096, 8).cuda()
+model = nn.Sequential(backbone, nn.ReLU(), head)
+backbone.requires_grad_(False)
+opt = torch.optim.AdamW(head.parameters())
+THAW = 4
+for epoch in range(10):
+    {change}
+    for batch in range(20):
+        model(torch.randn(4096, 512, device="cuda")).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+    with torch.no_grad():
+        [model(torch.randn(4096, 512, device="cuda")) for turn in range(30)]
+
+"""
+
+
+def test_a_backbone_that_thaws_in_a_later_epoch_is_a_stage_of_its_own(tmp_path):
+    thaw = ("if epoch == THAW:", "    backbone.requires_grad_(True)", "    opt = torch.optim.AdamW(model.parameters())")
+    change = "\n    ".join(thaw)
+    document, _ = forecast(tmp_path, STAGES.format(change=change), head="")
+    frozen, _ = forecast(tmp_path, STAGES.format(change="pass"), head="")
+    (first,), (evaluation, *_) = document.earlier_loops, document.rests
+    assert (first.steps, first.rests[0].times, evaluation.times) == (80, 4, 6)
+    assert first.step_seconds == pytest.approx(frozen.step.seconds.expected, rel=0.01)
+    assert document.step.seconds.expected > 1.5 * first.step_seconds
+    assert document.run.total_steps == frozen.run.total_steps == 200
+    assert document.memory.peak_allocated_bytes > frozen.memory.peak_allocated_bytes + 3 * 512 * 4096 * 4
+    assert any("80 steps" in text and "until turn 5 of the loop at" in text for text in document.warnings)
+
+
+def test_stages_whose_steps_are_the_same_are_one(tmp_path):
+    change = "if epoch >= THAW:\n        opt.param_groups[0]['lr'] = 0.1"
+    document, _ = forecast(tmp_path, STAGES.format(change=change), head="")
+    assert document.earlier_loops == []
+    assert document.run.total_steps == 200
+    assert [rest.times for rest in document.rests if not rest.is_last] == [10]
+
+
+def test_work_between_short_loops_is_no_part_of_their_steps(tmp_path):
+    """Two updates on each batch of rollouts: steps that hold the rollouts are not those that repeat."""
+    document, run = forecast(
+        tmp_path,
+        """
+        for iteration in range(50):
+            with torch.no_grad():
+                for turn in range(60):
+                    action = model(torch.randn(1, 64, device="cuda")).argmax().item()
+            for epoch in range(2):
+                update()
+            if (iteration + 1) % 10 == 0:
+                torch.save(model.state_dict(), "model.pt")
+        """,
+    )
+    assert (document.run.total_steps, document.run.checkpoints_written) == (100, 5)
+    rollouts = next(rest for rest in document.rests if not rest.is_branch)
+    assert rollouts.times == 50
+    assert rollouts.seconds > 5 * document.step.seconds.expected
+    assert len(run.watcher.spans) == 3
