@@ -65,3 +65,50 @@ def test_work_between_short_loops_is_no_part_of_their_steps(tmp_path):
     assert rollouts.times == 50
     assert rollouts.seconds > 5 * document.step.seconds.expected
     assert len(run.watcher.spans) == 3
+
+
+def test_turns_before_the_first_step_have_no_part_in_the_run(tmp_path):
+    """Turns that fill a memory make none."""
+    document, _ = forecast(
+        tmp_path,
+        """
+        memory = []
+        for turn in range(1000):
+            memory.append(model(torch.randn(1, 64, device="cuda")).argmax().item())
+            if turn >= 100:
+                update()
+        """,
+    )
+    assert (document.run.total_steps, document.earlier_loops) == (900, [])
+
+
+def test_averages_of_normalisation_that_are_made_anew_are_one_pass_over_the_training_rows(tmp_path, monkeypatch):
+    """A pass that is cut, as it takes long here, and what follows it is reached."""
+    monkeypatch.setattr("forerun.virtual.cuda.loop_rests.MOST_SECONDS", 0.1)
+    body = """
+    rows = torch.utils.data.TensorDataset(torch.randn(64_000, 64))
+    loader = torch.utils.data.DataLoader(rows, batch_size=64)
+    for epoch in range(3):
+        for (batch,) in loader:
+            update()
+    with torch.no_grad():
+        for (batch,) in loader:
+            model(batch.cuda())
+    torch.save(model.state_dict(), "model.pt")
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (3000, 1)
+    (last,) = (rest for rest in run.watcher.between.rests if rest.is_last)
+    assert last.seen_share < 0.5
+
+
+def test_a_default_device_that_is_the_card_leaves_copies_on_the_host(tmp_path):
+    body = """
+    torch.set_default_device("cuda")
+    for step in range(20):
+        update()
+        with torch.no_grad():
+            assert model(torch.randn(200_000, 64)).cpu().numpy().shape == (200_000, 8)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 20

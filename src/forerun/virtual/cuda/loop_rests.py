@@ -132,7 +132,7 @@ class RestWatch:
         limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1)
         if not self.is_open or time.process_time() - self._began <= limit:
             return False
-        self.ended_at = self._line or "".join(run.line for run in self.branches.runs[-1:])
+        self.ended_at = self._line or self.branches.open_line
         return True
 
     def end(

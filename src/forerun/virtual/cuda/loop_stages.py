@@ -1,18 +1,20 @@
 """Turns of a loop from which on a program does something else: a backbone that thaws at epoch 5, pictures that grow.
 
 A program is stopped once its steps repeat, long before such a turn. What the conditions in a `for` loop over a range
-say of the number that it counts is asked for every turn when the loop begins. Where the answer changes, a stage begins:
-once enough steps of a stage were seen, the loop goes on with the first turn of the next one, whose steps are seen like
-those of another training loop (`later_loops.py`). Stages whose steps do the same work are one.
+say of the number that it counts is asked for every turn when the loop begins, and so are whole numbers that follow from
+it, such as a length. Where one has another value, a stage begins: once enough steps of a stage were seen, the loop goes
+on with the first turn of the next one, whose steps are seen like those of another training loop (`later_loops.py`).
+Stages whose steps do the same work are one. Of many the last and some between are seen.
 
-Not covered: loops whose counter the program raises itself, conditions in functions that are given the number, and what
-changes a little with every turn.
+Not covered: loops whose counter the program raises itself, functions that are given the number, and what changes a
+little with every turn, of which the first, the middle and the last turns are seen.
 """
 
 import ast
 import sys
+import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +22,17 @@ import torch
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, loops_of
 from forerun.virtual.cuda.lines import is_library, path_name
-from forerun.virtual.cuda.loop_sizes import looped_over, value_of
+from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, value_of
 from forerun.virtual.cuda.records import Stage
 
 MOST_STAGES = 4
 """Of one loop that are seen."""
 MOST_TURNS = 2_000
 """Of a loop whose conditions are asked for each turn; of longer ones around the numbers that they compare with."""
+NO_SIZES = (ast.Mod, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Lambda, ast.Await)
+"""What a size has no part of."""
+MOST_IDLE_SECONDS = 6.0
+"""Of the processor that turns without a step may take here, such as those that fill a memory."""
 HARMLESS = (
     "print", "log", "info", "debug", "write", "update", "append", "save", "eval", "valid", "test", "step", "add_",
     "plot", "sample", "flush", "set_description", "set_postfix", "synchronize", "time", "dump", "format", "makedirs",
@@ -37,29 +43,39 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """A loop over a range, and the conditions in it that change how it trains."""
+    """A loop over a range, and what in it changes how it trains."""
 
     name: str
     """Of what it counts with."""
-    tests: tuple[ast.expr, ...]
+    tests: tuple[ast.expr, ...] = ()
+    """Conditions."""
+    sizes: tuple[ast.expr, ...] = ()
+    """What is given a name; whole numbers are lengths, sizes and counts, others are rates of learning and the like."""
 
     def boundaries(self, turns: range, names: Mapping[str, Any]) -> list[int]:
-        """Numbers of the turns, but for the first, from which on one of the conditions has another answer."""
-        turns_of_change: set[int] = set()
+        """Numbers of the turns, but for the first, with which a condition or a size has another value."""
+        changes: set[int] = set()
         for test in self.tests:
-            if any(
-                isinstance(names.get(part.id), torch.Tensor) for part in ast.walk(test) if isinstance(part, ast.Name)
-            ):
-                continue  # to ask it would be work of the device
-            others = self._numbers(turns, test, names)
-            results = {number: value_of(test, {**names, self.name: turns[number]}) for number in others}
-            if any(isinstance(result, bool) for result in results.values()):
-                turns_of_change |= _changes([bool(results[number]) for number in others], others)
-        return sorted(turns_of_change - {0})[:MOST_STAGES]
+            numbers = self._near(turns, test, names) if len(turns) > MOST_TURNS else range(len(turns))
+            values = self._values(test, turns, numbers, names)
+            if any(isinstance(value, bool) for value in values):
+                changes |= _changes([bool(value) for value in values], numbers)
+        for size in self.sizes:
+            numbers = range(0, len(turns), -(-len(turns) // MOST_TURNS) or 1)
+            values = self._values(size, turns, numbers, names)
+            if values and all(type(value) is int for value in values):
+                changes |= _growth(values, numbers)
+        return _some(sorted(changes - {0}))
 
-    def _numbers(self, turns: range, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
-        if len(turns) <= MOST_TURNS:
-            return list(range(len(turns)))
+    def _values(self, node: ast.expr, turns: range, numbers: Sequence[int], names: Mapping[str, Any]) -> list[Any]:
+        """What an expression is in some turns; nothing where to ask for it would be work of the device."""
+        used = [names.get(part.id) for part in ast.walk(node) if isinstance(part, ast.Name)]
+        if any(isinstance(each, torch.Tensor) for each in used):
+            return []
+        return [value_of(node, {**names, **COUNTED_CALLS, self.name: turns[number]}) for number in numbers]
+
+    def _near(self, turns: range, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
+        """Turns around the numbers that a condition compares with."""
         near: set[int] = set()
         for part in (each for node in ast.walk(test) if isinstance(node, ast.Compare) for each in _sides(node)):
             limit = looped_over(part, names)
@@ -74,18 +90,24 @@ class CountedLoop:
 class LoopStages:
     """The stages of the one loop of a program that has some."""
 
+    _has_steps: Callable[[], bool] = lambda: False
+    """Whether steps of the stage were seen."""
     _is_enough: Callable[[], bool] = lambda: False
-    """Whether enough steps of the stage were seen, and the loop that makes them was ended."""
-    _next_stage: Callable[[Stage], bool] = lambda stage: False
-    """Begins with the next one, behind a stage; returns whether there is one."""
+    """Whether they repeat, and the loop that makes them was ended."""
+    _next_stage: Callable[[Stage], None] = lambda stage: None
+    """Begins with the next one, behind a stage."""
     _line: str = ""
     _boundaries: list[int] = field(default_factory=list)
     """Numbers of the turns with which stages begin that are still to come."""
     _is_due: bool = False
+    _began: float = 0.0
+    """Seconds of the processor when the loop began."""
 
-    def follow(self, is_enough: Callable[[], bool], next_stage: Callable[[Stage], bool]) -> None:
-        """Ask these whether enough was seen, and tell of the end of a stage."""
-        self._is_enough, self._next_stage = is_enough, next_stage
+    def follow(
+        self, has_steps: Callable[[], bool], is_enough: Callable[[], bool], next_stage: Callable[[Stage], None]
+    ) -> None:
+        """Ask these what was seen, and tell of the end of a stage."""
+        self._has_steps, self._is_enough, self._next_stage = has_steps, is_enough, next_stage
 
     def of(self, turns: range, line: str, loop: CountedLoop, frame: types.FrameType) -> "range | StagedRange":
         """What the loop at a line runs over in place of its range."""
@@ -94,7 +116,7 @@ class LoopStages:
         boundaries = loop.boundaries(turns, frame.f_globals | frame.f_locals)
         if not boundaries:
             return turns
-        self._line, self._boundaries = line, boundaries
+        self._line, self._boundaries, self._began = line, boundaries, time.process_time()
         return StagedRange(turns, self)
 
     def goes_on(self) -> bool:
@@ -110,13 +132,12 @@ class LoopStages:
         if not self._boundaries:
             return number, began
         later = self._boundaries[0]
-        if later > number and not (self._is_due or self._is_enough()):
+        is_idle = not self._has_steps() and time.process_time() - self._began > MOST_IDLE_SECONDS
+        if later > number and not (self._is_due or is_idle or self._is_enough()):
             return number, began
-        self._is_due = False
+        self._is_due, self._began = False, time.process_time()
         until = f"turn {later + 1} of the loop at {self._line}"
-        if not self._next_stage(Stage((later - began) / count, self._line, until)):
-            self._boundaries.clear()
-            return number, began
+        self._next_stage(Stage((later - began) / count, self._line, until))
         self._boundaries.pop(0)
         return later, later
 
@@ -142,9 +163,10 @@ def staged_loops(tree: ast.AST, name: str, does_train: Callable[[ast.AST], bool]
     loops = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and does_train(node):
-            tests = tuple(_tests(node, node.target.id))
-            if tests:
-                loops[f"{name}:{node.lineno}"] = CountedLoop(node.target.id, tests)
+            counter = node.target.id
+            loop = CountedLoop(counter, tuple(_tests(node, counter, does_train)), tuple(_sizes(node, counter)))
+            if loop.tests or loop.sizes:
+                loops[f"{name}:{node.lineno}"] = loop
     return loops
 
 
@@ -160,15 +182,33 @@ def innermost_loop(frame: types.FrameType | None) -> str:
     return ""
 
 
-def _tests(loop: ast.For, name: str) -> Iterator[ast.expr]:
+def _tests(loop: ast.For, name: str, does_train: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
     """Conditions of what a loop counts with, without remainders, which decide more than what is told or saved."""
     for node in _within(loop):
-        is_branch = isinstance(node, ast.If) and (_changes_training(node.body) or _changes_training(node.orelse))
-        if (is_branch or isinstance(node, ast.IfExp)) and _counts(node.test, name):
-            yield node.test
-        is_flag = isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp)
-        if is_flag and _counts(node.value, name):
-            yield node.value
+        test = None
+        if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and _decides(node, does_train)):
+            test = node.test
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp):
+            test = node.value
+        if test is not None and _counts(test, name):
+            yield test
+
+
+def _decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
+    statements = [*branch.body, *branch.orelse]
+    return _changes_training(statements) or any(map(does_train, statements))
+
+
+def _sizes(loop: ast.For, name: str) -> Iterator[ast.expr]:
+    """What follows from what a loop counts with and is given a name in it, without remainders."""
+    for node in _within(loop):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            parts = list(ast.walk(node.value))
+            calls = [part.func for part in parts if isinstance(part, ast.Call)]
+            is_known = all(isinstance(call, ast.Name) and call.id in COUNTED_CALLS for call in calls)
+            has_name = any(isinstance(part, ast.Name) and part.id == name for part in parts)
+            if has_name and is_known and not any(isinstance(part, NO_SIZES) for part in parts):
+                yield node.value
 
 
 def _within(node: ast.AST) -> Iterator[Any]:
@@ -209,7 +249,21 @@ def _sides(compared: ast.Compare) -> list[ast.expr]:
     return [compared.left, *compared.comparators]
 
 
-def _changes(answers: list[bool], numbers: list[int]) -> set[int]:
+def _growth(values: Sequence[int], numbers: Sequence[int]) -> set[int]:
+    """Numbers at which a size changes; of one that does in nearly every turn, the middle and the last."""
+    changes = {numbers[place] for place in range(1, len(values)) if values[place] != values[place - 1]}
+    if len(changes) > len(numbers) // 2:
+        return {numbers[len(numbers) // 2], numbers[-1]}
+    return changes
+
+
+def _some(numbers: list[int]) -> list[int]:
+    """At most as many as are seen, the last of them included."""
+    step = -(-len(numbers) // MOST_STAGES) or 1
+    return numbers[::-1][::step][::-1]
+
+
+def _changes(answers: Sequence[bool], numbers: Sequence[int]) -> set[int]:
     """Numbers at which an answer changes: to yes, and back where it was yes for more than one turn."""
     changes, since = set(), 0
     for place in range(1, len(answers)):

@@ -162,7 +162,8 @@ def counted(before: tuple[int, int, int] | None, inputs: Iterable[Any]) -> tuple
     inputs = list(inputs)
     ids = [tensor for tensor in tensors_given(inputs) if tensor.dim() == 2 and not tensor.is_floating_point()]
     calls, samples, tokens = before or (0, 0, 0)
-    return calls + 1, samples + samples_given(inputs), tokens + (ids[0].numel() if ids else 0)
+    rows = samples_given(inputs)  # a graph's edges are no ids of its nodes
+    return calls + 1, samples + rows, tokens + (ids[0].numel() if ids and _rows_of(ids[0]) == rows else 0)
 
 
 def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:

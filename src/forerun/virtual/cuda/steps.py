@@ -117,7 +117,7 @@ class StepWatcher:
             self._stack.callback(hook.remove)
         AFTER_UPDATE.append(self._end_or_stop)
         self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
-        self.stages.follow(lambda: self.between.has_ended, self._next_stage)
+        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage)
         return self
 
     def _follow(self) -> None:
@@ -141,12 +141,13 @@ class StepWatcher:
         self._follow()
         return True
 
-    def _next_stage(self, stage: Stage) -> bool:
+    def _next_stage(self, stage: Stage) -> None:
         """Begin with the next stage of a loop, behind one."""
-        self._stage, left = self._stage.split(stage)
-        if is_next := self.next_loop():
-            self._stage = left
-        return is_next
+        stage, left = self._stage.split(stage)
+        if self.spans:
+            self._stage = stage
+            self.next_loop()
+        self._stage = left  # turns without a step have no part in it
 
     @property
     def loop(self) -> TrainingLoop:

@@ -20,6 +20,7 @@ def own_parameters(recorder: Recorder, states: Collection[int]) -> None:
     placed = [each for each in placed if recorder.storage_of(each) not in states]
     recorder.own(placed, Category.PARAMETER)
     trace = recorder.trace
+    placed = [each for each in placed if local(each).untyped_storage().nbytes() or not each.numel()]  # FSDP2 gathers
     trace.total_parameters = sum(parameter.numel() for parameter in placed)
     trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
 

@@ -160,6 +160,11 @@ class TurnBranches:
         ]
         return max(shares, default=1.0)
 
+    @property
+    def open_line(self) -> str:
+        """Line of the branch that is being taken, or else of that which was last; empty where there was none."""
+        return self._open[0] if self._open is not None else "".join(run.line for run in self.runs[-1:])
+
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
         return self._left[0] if self._left[1] is failure else ""
