@@ -322,8 +322,7 @@ class StepWatcher:
             self.without_gradient, self.step_line = [], program_line()
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if next(tensors_in(call), None) is None:  # DeepSpeed's LAMB is given its gradients
-            missing = (each for each in updated if each.requires_grad and each.grad is None and each.numel())
-            self.without_gradient += missing
+            self.without_gradient += self.updated.never_reached(updated)
         self.recorder.own((each.grad for each in updated if each.grad is not None), Category.GRADIENT)
 
     def own_parameters(self) -> None:
