@@ -179,7 +179,16 @@ def called_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             if call.endswith(".step"):
                 operands = (*node.args, *(keyword.value for keyword in node.keywords))
                 yield from (each.id for each in operands if isinstance(each, ast.Name))
+            elif _is_given_loss_and_optimizer(node):
+                yield f"{call}.backward"
         yield from called_in(ast.iter_child_nodes(node))
+
+
+def _is_given_loss_and_optimizer(call: ast.Call) -> bool:
+    """Whether it is of an object that scales, goes back and updates: `loss_scaler(loss, optimizer, …)`, as timm's."""
+    names = [ast.unparse(each).lower() for each in call.args[:2]]
+    is_told = any(word in ast.unparse(call.func).lower() for word in ("log", "print", "save", "write"))
+    return len(names) == 2 and names[0].endswith("loss") and "opt" in names[1] and not is_told
 
 
 def _is_among(call: str, calls: Iterable[str]) -> bool:
