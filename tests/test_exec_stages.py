@@ -112,3 +112,19 @@ def test_a_default_device_that_is_the_card_leaves_copies_on_the_host(tmp_path):
     """
     document, _ = forecast(tmp_path, body)
     assert document.run.total_steps == 20
+
+
+def test_a_model_that_each_turn_of_the_only_loop_saves_counts_as_often(tmp_path):
+    """Epochs of one batch, as a graph's, whose best model is kept: the score is not known, so at most so often."""
+    body = """
+    best = 0
+    for epoch in range(40):
+        update()
+        score = model(torch.randn(8, 64, device="cuda")).mean().item()
+        if score > best:
+            best = score
+            torch.save(model.state_dict(), "best.pt")
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.checkpoints_written == 40
+    assert document.run.checkpoint_bytes < 1.1 * 4 * (64 * 256 + 256 + 256 * 8 + 8) + 4096

@@ -199,7 +199,7 @@ def whole_run(
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
     training += sum(rest.times * rest.training_seconds for rest in rests)
-    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown)
+    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown, watcher.loop)
     phases = RunPhases(
         compile_seconds=compile_seconds,
         training_seconds=training,
@@ -232,14 +232,17 @@ class _Checkpoints:
 
 def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
-    breakdown: MemoryBreakdown,
+    breakdown: MemoryBreakdown, loop: TrainingLoop,
 ) -> _Checkpoints:  # fmt: skip
-    """Small files beside the largest of a program's own are none."""
+    """Small files beside the largest of a program's own are none; nor are small ones that its steps write."""
     by_trainer = 0 if length is None else length.checkpoints
     largest = max((rest.saved_bytes for rest in rests), default=0)
     if not largest:
-        count = max(by_trainer, int(saved_bytes > 0))
-        size = (saved_bytes or _checkpoint_bytes(trace, breakdown)) if count else 0
+        whole = _checkpoint_bytes(trace, breakdown)
+        in_steps = [each.saved_bytes for each in loop.warm if each.saved_bytes >= max(1, CHECKPOINT_SHARE * whole)]
+        of_steps = round(len(in_steps) / max(1, len(loop.warm)) * (0 if length is None else length.steps))
+        count = max(by_trainer, int(saved_bytes > 0), of_steps)
+        size = (max(in_steps, default=0) or saved_bytes or whole) if count else 0
         return _Checkpoints(count, size, count * size)
     count = sum(rest.times for rest in rests if rest.saved_bytes >= CHECKPOINT_SHARE * largest)
     all_bytes = sum(rest.times * rest.saved_bytes for rest in rests)

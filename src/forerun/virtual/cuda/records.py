@@ -36,6 +36,8 @@ class StepSpan:
     """The line of the program of each of its backward passes whose gradients add up in its update."""
     turn_begin: int = 0
     """Event at which the loop's turn begins that its update is in: behind `begin` where other optimizers follow it."""
+    saved_bytes: int = 0
+    """Of checkpoints that were written in it, as by a loop whose turns are whole epochs."""
 
     @property
     def turns_of_loaders(self) -> dict[str, int]:

@@ -378,7 +378,9 @@ class StepWatcher:
             samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
         turn = max(self._begin, self._others.turn_begin)
-        self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn))
+        saved = self.saved_bytes() - (self._saved_before if start is None else start.saved_bytes)
+        span = StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn, saved)
+        self.spans.append(span)
         self._begin, self._calls, self._backward_lines = end, calls_behind, []
         self._saved_before = self.saved_bytes()
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
