@@ -128,3 +128,21 @@ def test_a_model_that_each_turn_of_the_only_loop_saves_counts_as_often(tmp_path)
     document, _ = forecast(tmp_path, body)
     assert document.run.checkpoints_written == 40
     assert document.run.checkpoint_bytes < 1.1 * 4 * (64 * 256 + 256 + 256 * 8 + 8) + 4096
+
+
+def test_a_stage_of_the_last_turn_ends_as_any_loop(tmp_path):
+    """What only that turn does is no part of the others, and nothing behind it leaves the process."""
+    body = """
+    import os
+    for epoch in range(10):
+        for batch in range(50):
+            update()
+        if epoch == 9:
+            scores = [model(torch.randn(4096, 64, device="cuda")).sum().item() for turn in range(200)]
+    torch.save(model.state_dict(), "model.pt")
+    os.system("true")
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written, document.earlier_loops) == (500, 1, [])
+    assert document.run.phases.evaluation_seconds < 10 * document.step.seconds.expected
+    assert run.watcher.between.end_of_run.ended_by

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, loops_of
 from forerun.virtual.cuda.lines import is_library, path_name
 from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, value_of
@@ -96,6 +97,8 @@ class LoopStages:
     """Whether they repeat, and the loop that makes them was ended."""
     _next_stage: Callable[[Stage], None] = lambda stage: None
     """Begins with the next one, behind a stage."""
+    _end_rest: Callable[[], None] = lambda: None
+    """Ends what follows the loop that was ended."""
     _line: str = ""
     _boundaries: list[int] = field(default_factory=list)
     """Numbers of the turns with which stages begin that are still to come."""
@@ -104,10 +107,22 @@ class LoopStages:
     """Seconds of the processor when the loop began."""
 
     def follow(
-        self, has_steps: Callable[[], bool], is_enough: Callable[[], bool], next_stage: Callable[[Stage], None]
-    ) -> None:
+        self, has_steps: Callable[[], bool], is_enough: Callable[[], bool], next_stage: Callable[[Stage], None],
+        end_rest: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Ask these what was seen, and tell of the end of a stage."""
         self._has_steps, self._is_enough, self._next_stage = has_steps, is_enough, next_stage
+        self._end_rest = end_rest
+
+    def end(self) -> None:
+        """The last turn is over: a loop of which enough was seen ends as any other, so that what follows it is known.
+
+        Raises:
+            ProgramStopped: enough was seen.
+        """
+        if self._is_enough():
+            self._end_rest()
+            raise ProgramStopped
 
     def of(self, turns: range, line: str, loop: CountedLoop, frame: types.FrameType) -> "range | StagedRange":
         """What the loop at a line runs over in place of its range."""
@@ -156,6 +171,7 @@ class StagedRange:
         while number < len(self._turns):
             yield self._turns[number]
             number, began = self._stages.next_turn(number + 1, began, len(self._turns))
+        self._stages.end()
 
 
 def staged_loops(tree: ast.AST, name: str, does_train: Callable[[ast.AST], bool]) -> dict[str, CountedLoop]:

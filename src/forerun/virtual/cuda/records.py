@@ -112,7 +112,13 @@ class TrainingLoop:
         last = earlier[-1] if earlier else None
         if last is None or not last.stage.until or not self.spans or not last.is_like(self):
             return earlier, self
-        return earlier[:-1], replace(self, stage=last.stage.plus(self.stage))
+        rests = self.between.rests
+        if last.stage.share > self.stage.share:  # what only few turns do is no part of each
+            usual = [rest for rest in last.between.rests if not rest.is_last]
+            lines = {rest.line for rest in usual}
+            rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
+        between = replace(self.between, rests=rests)
+        return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
 
     def is_like(self, other: "TrainingLoop") -> bool:
         """Whether the steps of both do the same work, or differ no more than those of one of them among themselves."""

@@ -117,7 +117,7 @@ class StepWatcher:
             self._stack.callback(hook.remove)
         AFTER_UPDATE.append(self._end_or_stop)
         self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
-        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage)
+        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage, self._end_rest)
         return self
 
     def _follow(self) -> None:
@@ -166,7 +166,7 @@ class StepWatcher:
             self.spans, self.program_length, self.between = last.spans, last.length, last.between
             self.step_line, self._stage = last.line, last.stage.plus(self._stage)
         self.earlier, loop = self.loop.joined(self.earlier)
-        self._stage = loop.stage
+        self._stage, self.between = loop.stage, loop.between
 
     def goes_on_behind(self, line: str) -> bool:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
@@ -184,7 +184,7 @@ class StepWatcher:
         """The loop at a line begins, which trains: maybe once more, behind what the program did after its last turn."""
         self._starts.note(line, self._progress(), self.saved_bytes(), max(self._begin, self._others.turn_begin))
 
-    def _end_rest(self, *, has_step: bool) -> None:
+    def _end_rest(self, *, has_step: bool = False) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
         turn = self._others.turn_begin
         self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched, turn_begin=turn)

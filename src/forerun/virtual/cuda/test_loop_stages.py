@@ -71,7 +71,7 @@ def test_of_a_long_loop_the_turns_near_the_limits_are_asked():
 
 def test_turns_between_stages_are_left_out_once_enough_was_seen():
     ended: list[Stage] = []
-    enough = iter([False, True, False])
+    enough = iter([False, True, False, False, False, False])
     stages = LoopStages()
     stages.follow(lambda: True, lambda: next(enough), ended.append)
     stages._line, stages._boundaries = "train.py:1", [4, 6]
