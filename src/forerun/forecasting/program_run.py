@@ -239,8 +239,9 @@ def _checkpoints(
     largest = max((rest.saved_bytes for rest in rests), default=0)
     if not largest:
         whole = _checkpoint_bytes(trace, breakdown)
-        in_steps = [each.saved_bytes for each in loop.warm if each.saved_bytes >= max(1, CHECKPOINT_SHARE * whole)]
-        of_steps = round(len(in_steps) / max(1, len(loop.warm)) * (0 if length is None else length.steps))
+        later = loop.spans[max(1, loop.warm_from) :]  # what a turn saves is behind its update, so in the next step
+        in_steps = [each.saved_bytes for each in later if each.saved_bytes >= max(1, CHECKPOINT_SHARE * whole)]
+        of_steps = round(len(in_steps) / max(1, len(later)) * (0 if length is None else length.steps))
         count = max(by_trainer, int(saved_bytes > 0), of_steps)
         size = (max(in_steps, default=0) or saved_bytes or whole) if count else 0
         return _Checkpoints(count, size, count * size)
