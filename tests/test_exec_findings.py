@@ -109,3 +109,17 @@ def test_findings_of_a_wrapped_loop_name_the_programs_line():
     trace = result.session.recorder.trace
     files = {line.partition(":")[0] for line in trace.lines.values()}
     assert files == {"accelerated.py"}
+
+
+def test_layers_that_a_step_leaves_out_by_chance_get_their_gradients_in_others(tmp_path):
+    """Wav2Vec2 and others drop whole layers."""
+    body = """
+    layers = nn.ModuleList(nn.Linear(64, 64) for number in range(2)).cuda()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    for step in range(50):
+        layers[step % 2](torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    document, _ = forecast_script(tmp_path, body, head="import torch\nfrom torch import nn\n")
+    assert "no-gradient" not in {finding.kind for finding in document.findings}

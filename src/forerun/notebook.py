@@ -131,7 +131,7 @@ class _Ended:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        from forerun.virtual.cuda.steps import ProgramStopped
+        from forerun.virtual.cuda.enough_steps import ProgramStopped
 
         self.is_stopped = isinstance(error, ProgramStopped)
         if error is not None and not self.is_stopped:

@@ -22,7 +22,6 @@ from forerun.forecasting.arithmetic import main_format
 from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
-from forerun.forecasting.host_warnings import without_host_work
 from forerun.forecasting.later_steps import later_steps_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
 from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
@@ -41,7 +40,8 @@ from forerun.forecasting.program_run import (
     loop_warnings,
     mean_seconds,
     not_modelled,
-    warm_steps,
+    steps_from,
+    timed_steps,
     whole_run,
 )
 from forerun.forecasting.program_warnings import compile_seconds, program_warnings, speed_warnings
@@ -264,6 +264,7 @@ def _length(watcher: StepWatcher, total_steps: int | None) -> ProgramLength | No
     length = watcher.loop.whole_length
     if total_steps is None:
         return length
+    total_steps = round(watcher.loop.stage.share * total_steps)
     stated = ProgramLength(total_steps, "--total-steps")
     return stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
 
@@ -285,8 +286,8 @@ def _step_times(
 ) -> list[StepTime]:
     """Times of the warm steps; with `weights` one, the mean of those after the first."""
     if weights is None:
-        return [replay_clock(part, costs) for part in _timed_steps(trace, watcher)]
-    times = [replay_clock(part, costs) for part in warm_steps(trace, watcher, 1)]
+        return [replay_clock(part, costs) for part in timed_steps(trace, watcher.loop)]
+    times = [replay_clock(part, costs) for part in steps_from(trace, watcher.loop, 1)]
 
     def mean(values: Iterable[float]) -> float:
         return max(0.0, sum(weight * value for weight, value in zip(weights, values, strict=True)))
@@ -294,13 +295,6 @@ def _step_times(
     phases = {name: mean(getattr(time.phases, name) for time in times) for name in StepPhases.model_fields}
     flops = [mean(getattr(time, name) for time in times) for name in ("model_flops", "hardware_flops")]
     return [dataclasses.replace(times[-1], phases=StepPhases(**phases), model_flops=flops[0], hardware_flops=flops[1])]
-
-
-def _timed_steps(trace: Trace, watcher: StepWatcher) -> list[Trace]:
-    """The warm steps; but the first span holds what came before training, too, such as weights made on the host."""
-    if len(watcher.spans) > 1:
-        return warm_steps(trace, watcher, max(1, watcher.warm_from))
-    return [without_host_work(part) for part in warm_steps(trace, watcher)]
 
 
 def _memory(card: CardReplay, device: Device, world_size: int) -> MemoryForecast:
@@ -331,8 +325,8 @@ def _step(steps: list[StepTime], watcher: StepWatcher, costs: PriorCosts, trace:
         model_flops=model_flops,
         hardware_flops=statistics.fmean(step.hardware_flops for step in steps),
         mfu=model_flops / (seconds * device.peak(main_format(last, device)) * trace.cards),
-        tokens_per_second=ranks * watcher.tokens_per_step / seconds,
-        samples_per_second=ranks * watcher.samples_per_step / seconds,
+        tokens_per_second=ranks * watcher.loop.tokens_per_step / seconds,
+        samples_per_second=ranks * watcher.loop.samples_per_step / seconds,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.collectives import count_collectives
+from forerun.forecasting.host_warnings import without_host_work
 from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
 from forerun.forecasting.ranges import in_shares_of
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
@@ -22,6 +23,7 @@ from forerun.step.offload import PASSES
 from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
 from forerun.units import format_bytes, format_bytes_per_second, format_seconds
 from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS
+from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.steps import StepWatcher
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
@@ -40,10 +42,16 @@ LEAST_TOLD_EXCESS, LEAST_TOLD_BYTES = 0.02, 2**26
 FLOAT_BYTES = 4
 
 
-def warm_steps(trace: Trace, watcher: StepWatcher, first: int | None = None) -> list[Trace]:
-    """The warm steps, or those from `first` on, each as a trace of its own."""
-    spans = watcher.spans[watcher.warm_from if first is None else first :] if watcher.spans else []
-    return [trace.part(span.begin, span.end) for span in spans]
+def steps_from(trace: Trace, loop: TrainingLoop, first: int) -> list[Trace]:
+    """The steps of a training loop from a number on, each as a trace of its own."""
+    return [trace.part(span.begin, span.end) for span in loop.spans[first:]]
+
+
+def timed_steps(trace: Trace, loop: TrainingLoop) -> list[Trace]:
+    """The warm steps; but the first span holds what came before training, too, such as weights made on the host."""
+    if len(loop.spans) > 1:
+        return steps_from(trace, loop, max(1, loop.warm_from))
+    return [without_host_work(part) for part in steps_from(trace, loop, 0)]
 
 
 def last_step(trace: Trace, watcher: StepWatcher) -> Trace:
@@ -67,13 +75,15 @@ class EarlierLoop(Record):
     step_seconds: float
     rests: list[LoopRestTime] = []
     """What comes after each pass of its loops."""
+    until: str = ""
+    """The turn from which on the same loop does something else; empty where it is a loop of its own."""
 
 
 def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list[EarlierLoop]:
     """The training loops before the last one, at the mean of their warm steps."""
     rows = []
     for loop in watcher.earlier:
-        warm = [replay_clock(trace.part(span.begin, span.end), costs) for span in loop.spans[loop.warm_from :]]
+        warm = [replay_clock(part, costs) for part in timed_steps(trace, loop)]
         seconds, length = mean_seconds(warm), loop.whole_length
         rows.append(
             EarlierLoop(
@@ -82,6 +92,7 @@ def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list
                 steps=len(loop.spans) if length is None else length.steps,
                 is_length_known=length is not None,
                 step_seconds=seconds,
+                until=loop.stage.until,
                 rests=rest_times(trace, loop, length, costs, seconds),
             )
         )
@@ -97,7 +108,11 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
     if earlier:
-        rows = [f"{each.line} makes {each.steps:,} steps of {format_seconds(each.step_seconds)}" for each in earlier]
+        rows = [
+            f"{each.line} makes {each.steps:,} steps of {format_seconds(each.step_seconds)}"
+            f"{each.until and f' until {each.until}'}"
+            for each in earlier
+        ]
         texts.append(
             f"The program trains {len(earlier) + 1} times: {', '.join(rows)}, then {watcher.step_line}. Memory is the "
             "highest of all, the step is the last one's, the run is all of them."
@@ -184,7 +199,7 @@ def whole_run(
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
     training += sum(rest.times * rest.training_seconds for rest in rests)
-    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown)
+    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown, watcher.loop)
     phases = RunPhases(
         compile_seconds=compile_seconds,
         training_seconds=training,
@@ -217,14 +232,18 @@ class _Checkpoints:
 
 def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
-    breakdown: MemoryBreakdown,
+    breakdown: MemoryBreakdown, loop: TrainingLoop,
 ) -> _Checkpoints:  # fmt: skip
-    """Small files beside the largest of a program's own are none."""
+    """Small files beside the largest of a program's own are none; nor are small ones that its steps write."""
     by_trainer = 0 if length is None else length.checkpoints
     largest = max((rest.saved_bytes for rest in rests), default=0)
     if not largest:
-        count = max(by_trainer, int(saved_bytes > 0))
-        size = (saved_bytes or _checkpoint_bytes(trace, breakdown)) if count else 0
+        whole = _checkpoint_bytes(trace, breakdown)
+        later = loop.spans[max(1, loop.warm_from) :]  # what a turn saves is behind its update, so in the next step
+        in_steps = [each.saved_bytes for each in later if each.saved_bytes >= max(1, CHECKPOINT_SHARE * whole)]
+        of_steps = round(len(in_steps) / max(1, len(later)) * (0 if length is None else length.steps))
+        count = max(by_trainer, int(saved_bytes > 0), of_steps)
+        size = (max(in_steps, default=0) or saved_bytes or whole) if count else 0
         return _Checkpoints(count, size, count * size)
     count = sum(rest.times for rest in rests if rest.saved_bytes >= CHECKPOINT_SHARE * largest)
     all_bytes = sum(rest.times * rest.saved_bytes for rest in rests)
@@ -243,14 +262,14 @@ def _evaluation_seconds(
     steps: Sequence[StepTime], length: ProgramLength, watcher: StepWatcher, trace: Trace, costs: PriorCosts
 ) -> float:
     """Seconds of all evaluated batches: each a forward pass of its samples, which the host has to launch."""
-    if not steps or not length.evaluation_batches or not watcher.samples_per_step:
+    if not steps or not length.evaluation_batches or not watcher.loop.samples_per_step:
         return 0.0
     step, passes = last_step(trace, watcher), max(1, len(watcher.spans[-1].backward_lines))
     ops = (step.ops[index] for kind, index in step.events if kind == OP)
     calls = Counter(op.call for op in ops if op.phase is Phase.FORWARD)
     launches = sum(count * costs.host_seconds(step.calls[call]) for call, count in calls.items()) / passes
-    size = length.evaluation_batch_size or watcher.samples_per_step / passes
-    busy = steps[-1].phases.forward_seconds * size / watcher.samples_per_step
+    size = length.evaluation_batch_size or watcher.loop.samples_per_step / passes
+    busy = steps[-1].phases.forward_seconds * size / watcher.loop.samples_per_step
     return length.evaluation_batches * max(busy, launches)
 
 

@@ -5,7 +5,7 @@ from forerun.forecasting.allocator_warnings import allocator_warnings
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.kernel_warnings import kernel_warnings
-from forerun.forecasting.program_run import last_step, warm_steps
+from forerun.forecasting.program_run import last_step, steps_from
 from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.trace import Issuer, Trace
@@ -71,7 +71,7 @@ def program_warnings(
     warnings += [*card_warnings(device), *allocator_warnings(trace.allocator, device)]
     warnings += rank_warnings(last_step(trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
-    steps = warm_steps(trace, run.watcher)
+    steps = steps_from(trace, run.watcher.loop, run.watcher.loop.warm_from)
     warnings += kernel_warnings(steps[-1] if steps else trace, costs)
     if has_steps and steps and not _uses_card(steps[-1]):
         warnings.append(ON_HOST)

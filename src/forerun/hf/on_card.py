@@ -30,10 +30,11 @@ from forerun.hf.twin import callbacks_left_out, process_as_it_was, twin_of
 from forerun.hf.uneven import ChosenBatches, SampledStep, choose_steps, sample_steps, weights_of_mean
 from forerun.units import format_bytes
 from forerun.verify.recalibrate import recalibrate
+from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.launchers import Program
 from forerun.virtual.cuda.run import ProgramRun, run_in_session, watcher_of
 from forerun.virtual.cuda.session import CudaSession
-from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
+from forerun.virtual.cuda.steps import StepWatcher
 from forerun.virtual.cuda.trainer_lengths import batches_rows
 
 if TYPE_CHECKING:

@@ -180,7 +180,9 @@ class CudaDispatch(TorchDispatchMode):
         """Results of an operator without a fake kernel: what it changes in place, or the shapes that the host finds."""
         if func.namespace == "c10d" and len(func._schema.returns) == 1:  # `…_coalesced_`: it fills what it is handed
             # only the operator itself hands out a `Work` that the dispatcher takes
-            without_values = pytree.tree_map_only(torch.Tensor, lambda each: empty(0, dtype=each.dtype), args)
+            without_values = pytree.tree_map_only(
+                torch.Tensor, lambda each: empty(0, dtype=each.dtype, device="cpu"), args
+            )
             work = func(*without_values, **kwargs)
             self.recorder.record(func, args, kwargs, work)
             as_if_alone(func, args, None)

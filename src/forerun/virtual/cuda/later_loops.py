@@ -179,7 +179,16 @@ def called_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             if call.endswith(".step"):
                 operands = (*node.args, *(keyword.value for keyword in node.keywords))
                 yield from (each.id for each in operands if isinstance(each, ast.Name))
+            elif _is_given_loss_and_optimizer(node):
+                yield f"{call}.backward"
         yield from called_in(ast.iter_child_nodes(node))
+
+
+def _is_given_loss_and_optimizer(call: ast.Call) -> bool:
+    """Whether it is of an object that scales, goes back and updates: `loss_scaler(loss, optimizer, …)`, as timm's."""
+    names = [ast.unparse(each).lower() for each in call.args[:2]]
+    is_told = any(word in ast.unparse(call.func).lower() for word in ("log", "print", "save", "write"))
+    return len(names) == 2 and names[0].endswith("loss") and "opt" in names[1] and not is_told
 
 
 def _is_among(call: str, calls: Iterable[str]) -> bool:
@@ -231,12 +240,12 @@ def is_in_loop(frame: types.FrameType | None) -> bool:
     """Whether a function that is running was called from a loop, anywhere up to the script's module."""
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-        if frame is not None and any(first <= frame.f_lineno <= last for first, last in _loops(frame)):
+        if frame is not None and any(first <= frame.f_lineno <= last for first, last in loops_of(frame)):
             return True
     return False
 
 
-def _loops(frame: types.FrameType) -> list[tuple[int, int]]:
+def loops_of(frame: types.FrameType) -> list[tuple[int, int]]:
     """First and last lines of the loops of a frame's file."""
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))

@@ -122,7 +122,9 @@ def making_batches_here(watch: LoaderWatch) -> Iterator[None]:
 
     def fetch(iterator: Any) -> Any:
         watched = getattr(iterator, _WATCHED, None)
-        if watched is not None and not watched.is_of_steps and watch.ends(watched):
+        # a training loader is evaluated, or averages of normalisation are made anew, without gradients
+        is_step = watched is not None and watched.is_of_steps and torch.is_grad_enabled()
+        if watched is not None and not is_step and watch.ends(watched):
             raise StopIteration
         start, waited = time.perf_counter(), thread_waiting_seconds()
         with timed_apart():

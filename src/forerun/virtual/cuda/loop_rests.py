@@ -17,6 +17,7 @@ from forerun.trace import Trace
 from forerun.virtual.cuda.branch_conditions import BEST
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
+from forerun.virtual.cuda.loop_starts import LoopStart
 from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
@@ -68,6 +69,8 @@ class RestWatch:
     """Of the loops around the steps."""
     ended_at: str = ""
     """Line of the loop or branch in whose rest the program was ended."""
+    whole: dict[str, LoopRest] = field(default_factory=dict)
+    """By line of a loop that came to its end within the steps, what the program did behind its last turn then."""
     _ended: set[str] = field(default_factory=set)
     end_of_run: RunEnd = field(default_factory=RunEnd)
     _line: str = ""
@@ -94,6 +97,12 @@ class RestWatch:
         self._seen_share, self._cut, self._is_passing = 1.0, 0, False
         return True
 
+    def note_whole(self, start: LoopStart, begin: int, saved_before: int) -> None:
+        """A loop came to its end within the steps and begins anew; what is between began at an event of the trace."""
+        if start.is_only:
+            end, saved = start.progress.events, start.saved_bytes - saved_before
+            self.whole[start.line] = LoopRest(start.line, begin, end, has_step=False, saved_bytes=saved)
+
     def cuts(self, loader: WatchedLoader, fetched: list[WatchedLoader], event: int) -> bool:
         """Whether a pass over a loader, of which the rest has some batches, is ended at an event of the trace.
 
@@ -109,6 +118,11 @@ class RestWatch:
         return True
 
     @property
+    def has_ended(self) -> bool:
+        """Whether one of the loops was ended."""
+        return bool(self._ended - {EXTRA_TURN})
+
+    @property
     def is_too_long(self) -> bool:
         """Whether it takes so long that it is cut."""
         return self.is_open and time.process_time() - self._began > MOST_SECONDS
@@ -118,7 +132,7 @@ class RestWatch:
         limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1)
         if not self.is_open or time.process_time() - self._began <= limit:
             return False
-        self.ended_at = self._line or "".join(run.line for run in self.branches.runs[-1:])
+        self.ended_at = self._line or self.branches.open_line
         return True
 
     def end(
@@ -131,6 +145,10 @@ class RestWatch:
         if self.is_too_long and not has_step and fetched and fetched[-1].batches:
             share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
         (begin, before), self.is_open = self._begin, False
+        if self.ended_at and self.ended_at in self.whole:  # it was seen to its end before
+            self.rests.append(self.whole[self.ended_at])
+            self.ended_at = ""
+            return
         is_last, saved, cut = self._line == self.end_of_run.line, saved_bytes - before, self._cut or event
         if self._line != EXTRA_TURN:
             rest = LoopRest(self._line, begin, event, has_step, saved, share, turn_begin, cut, is_last)
@@ -145,7 +163,9 @@ def branch_names(
     `fetched` has the loader of each batch of its step so far: those of a branch, such as an evaluation, are none of it.
     """
 
-    def remainder(counter: Any, period: Any, line: str, *, is_cycle: bool) -> Any:
+    def remainder(counter: Any, period: Any, line: str, of_loop: str = "", *, is_cycle: bool) -> Any:
+        if of_loop:
+            watch().branches.of_loops.add(line)
         if is_cycle and watch().is_open:  # in a turn that is no step
             return counter % period
         return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)

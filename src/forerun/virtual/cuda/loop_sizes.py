@@ -85,7 +85,7 @@ def looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return None
         if isinstance(part, ast.Subscript) and type(looped_over(part.value, names)) not in (dict, list, tuple):
             return None
-    return _value_of(node, {**names, **COUNTED_CALLS})
+    return value_of(node, {**names, **COUNTED_CALLS})
 
 
 def _is_view(call: ast.Call, names: Mapping[str, Any]) -> bool:
@@ -94,7 +94,8 @@ def _is_view(call: ast.Call, names: Mapping[str, Any]) -> bool:
     return owner is not None and isinstance(looped_over(owner, names), dict)
 
 
-def _value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression with the values that names have; None where it has none."""
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "<loop>", "eval")
         return eval(code, {"__builtins__": {}, **names})
@@ -132,10 +133,8 @@ def _holds(test: ast.expr, loop: ast.For, value: Any, names: Mapping[str, Any]) 
     now = {**names, **{each.id: own for each, own in zip(targets, values, strict=False) if isinstance(each, ast.Name)}}
     for statement in loop.body:
         if isinstance(statement, ast.Assign) and all(isinstance(part, DECIDABLE) for part in ast.walk(statement.value)):
-            now |= {
-                each.id: _value_of(statement.value, now) for each in statement.targets if isinstance(each, ast.Name)
-            }
-    return bool(_value_of(test, now))
+            now |= {each.id: value_of(statement.value, now) for each in statement.targets if isinstance(each, ast.Name)}
+    return bool(value_of(test, now))
 
 
 def name_of(node: ast.expr) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import mode
+from statistics import fmean, mode
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class StepSpan:
     """The line of the program of each of its backward passes whose gradients add up in its update."""
     turn_begin: int = 0
     """Event at which the loop's turn begins that its update is in: behind `begin` where other optimizers follow it."""
+    saved_bytes: int = 0
+    """Of checkpoints that were written in it, as by a loop whose turns are whole epochs."""
 
     @property
     def turns_of_loaders(self) -> dict[str, int]:
@@ -56,6 +58,28 @@ def work_between(trace: Trace, begin: int, end: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Some turns of a loop in which it trains alike (`loop_stages.py`); all of them where it has no `line`."""
+
+    share: float = 1.0
+    """Of the loop's turns."""
+    line: str = ""
+    """File and line of the loop."""
+    until: str = ""
+    """The turn with which the next stage begins, in words."""
+
+    def split(self, first: "Stage") -> tuple["Stage", "Stage"]:
+        """Its first part and what is left of it."""
+        share = min(first.share, self.share)
+        return replace(first, share=share), Stage(self.share - share, first.line)
+
+    def plus(self, other: "Stage") -> "Stage":
+        """One stage of both, up to the end of the other one."""
+        of_other = other.share if other.line else 0.0
+        return Stage(self.share + of_other, self.line, other.until)
+
+
+@dataclass(frozen=True)
 class TrainingLoop:
     """A training loop of a program that is over, and after which another one came."""
 
@@ -66,9 +90,58 @@ class TrainingLoop:
     """File and line that stepped its optimizer last."""
     between: RestWatch = field(default_factory=RestWatch)
     """What the program did between its steps."""
+    stage: Stage = Stage()
+
+    @property
+    def warm(self) -> list[StepSpan]:
+        """Its steps but for those that prepare."""
+        return self.spans[self.warm_from :] if self.spans else []
+
+    @property
+    def samples_per_step(self) -> float:
+        """Mean over the warm steps."""
+        return sum(span.samples for span in self.warm) / max(1, len(self.warm))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean over the warm steps, padding included; 0 where no ids are given to the model."""
+        return sum(span.tokens for span in self.warm) / max(1, len(self.warm))
+
+    def joined(self, earlier: list["TrainingLoop"]) -> tuple[list["TrainingLoop"], "TrainingLoop"]:
+        """The loops before it and itself; one stage with the last of them where both are alike."""
+        last = earlier[-1] if earlier else None
+        if last is None or not last.stage.until or not self.spans or not last.is_like(self):
+            return earlier, self
+        rests = self.between.rests
+        if last.stage.share > self.stage.share:  # what only few turns do is no part of each
+            usual = [rest for rest in last.between.rests if not rest.is_last]
+            lines = {rest.line for rest in usual}
+            rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
+        between = replace(self.between, rests=rests)
+        return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
+
+    def is_like(self, other: "TrainingLoop") -> bool:
+        """Whether the steps of both do the same work, or differ no more than those of one of them among themselves."""
+        for kind in range(len(self.warm[-1].work)):
+            mine, others = ([span.work[kind] for span in loop.warm] for loop in (self, other))
+            spread = max(max(mine) - min(mine), max(others) - min(others))
+            if abs(fmean(mine) - fmean(others)) > max(SAME_WORK * max(*mine, *others), spread):
+                return False
+        return True
 
     @property
     def whole_length(self) -> ProgramLength | None:
+        """Its length, of which a stage has its share."""
+        length, stage = self._length_of_turns, self.stage
+        if length is None or stage.share == 1.0:
+            return length
+        lines = [line for line, _ in length.loops]
+        first = lines.index(stage.line) if stage.line in lines else len(lines)
+        scaled = [(line, round(stage.share * steps)) for line, steps in length.loops[first:]]
+        return replace(length, steps=round(stage.share * length.steps), loops=(*length.loops[:first], *scaled))
+
+    @property
+    def _length_of_turns(self) -> ProgramLength | None:
         """Its length with the steps that a branch of some turns makes beside those that its loops' turns count."""
         share = self._steps_by_counted
         if self.length is None or not self.length.loops or share <= 1:
@@ -90,6 +163,15 @@ class TrainingLoop:
             return 1.0
         batches = [len(span.fetched) for span in warm if span.fetched]
         return len(warm) * mode(batches) / sum(batches) if batches else branches.steps_by_counter
+
+
+def counted(before: tuple[int, int, int] | None, inputs: Iterable[Any]) -> tuple[int, int, int]:
+    """Calls, samples and tokens of a module with one more call, that of `inputs`."""
+    inputs = list(inputs)
+    ids = [tensor for tensor in tensors_given(inputs) if tensor.dim() == 2 and not tensor.is_floating_point()]
+    calls, samples, tokens = before or (0, 0, 0)
+    rows = samples_given(inputs)  # a graph's edges are no ids of its nodes
+    return calls + 1, samples + rows, tokens + (ids[0].numel() if ids and _rows_of(ids[0]) == rows else 0)
 
 
 def tensors_given(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -27,6 +27,7 @@ from forerun.current_work import work
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import ALLOCATE, Phase, Trace
+from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.environment import blocks_launches, not_followed
 from forerun.virtual.cuda.file_layer import FileLayer, WrittenFiles
 from forerun.virtual.cuda.files import quiet_environment, writing_to
@@ -40,7 +41,7 @@ from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.run_end import RunEnd, bounded
 from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
-from forerun.virtual.cuda.steps import ProgramStopped, StepWatcher
+from forerun.virtual.cuda.steps import StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
@@ -145,6 +146,8 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         lambda stop, frame: trains_again(following, stop, frame),
         branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched),
         others := training_names(file),
+        watcher.stages,
+        watcher.loop_begins,
         watcher.loop_counts,
     )
     with io.open_code(file) as stream:

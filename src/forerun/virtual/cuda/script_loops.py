@@ -31,12 +31,15 @@ from forerun.virtual.cuda.later_loops import (
 from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
+from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, staged_loops
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced
 
 GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forerun_counted__", "__forerun_splits__"
 """Names in the script's module: what decides whether a loop is ended, and what notes how often one will run."""
+BEGINS = "__forerun_begins__"
+"""What is told that a loop begins."""
 
 
 @dataclass
@@ -55,12 +58,18 @@ class ScriptLoops:
     """What decides the branches of its loops (`turn_branches.py`), by its name in a marked module."""
     others: Collection[str] = ()
     """Functions and methods of the program's files that train."""
+    stages: LoopStages = field(default_factory=LoopStages)
+    begins: Callable[[str], None] = lambda line: None
+    """Told the line of a loop that trains when it begins."""
     counts: dict[str, int] = field(default_factory=dict)
     """Turns of the loops that were counted when they began, by file and line."""
+    _staged: dict[str, CountedLoop] = field(default_factory=dict)
+    """Loops whose number decides how they train, by file and line."""
 
     def mark(self, tree: ast.Module, path: str) -> bool:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
         functions, name = functions_that_train(tree, self.others), path_name(path)
+        self._staged |= staged_loops(tree, name, lambda node: trains([node], functions))
         has_branches = bool(self.branches) and mark_branches(
             tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
@@ -78,7 +87,7 @@ class ScriptLoops:
         """What a marked module needs."""
         return {
             STOPPED: self.stopped, GOES_ON_BEHIND: self._goes_on,
-            COUNTED: self._note, COUNTED_SPLITS: self._note_splits,
+            COUNTED: self._note, COUNTED_SPLITS: self._note_splits, BEGINS: self.begins,
         } | self.branches  # fmt: skip
 
     @contextlib.contextmanager
@@ -119,6 +128,8 @@ class ScriptLoops:
                     line = f"{name}:{statement.lineno}"
                     asks = f"{GOES_ON_BEHIND}({STOP}, {line!r}, {is_nested}, {does_train})"
                     body[place] = within_try(statement, asks)
+                    if does_train:
+                        body[place].body.insert(0, _begins(statement, line))
                     is_marked = True
         return is_marked
 
@@ -133,6 +144,8 @@ class ScriptLoops:
         with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length
             if not isinstance(value, KeysView | ItemsView | ValuesView):  # in some of whose turns nothing trains
                 self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
+        if isinstance(value, range) and line in self._staged:
+            return self.stages.of(value, line, self._staged[line], sys._getframe(1))
         if not isinstance(value, types.GeneratorType):
             return value
         count, are_batches = turns_of(value)
@@ -172,6 +185,14 @@ def _counted(node: ast.expr, line: str) -> ast.expr:
     if isinstance(node.func, ast.Attribute) and node.func.attr == "split":  # of one of scikit-learn's splitters
         node.func.value = _call(COUNTED_SPLITS, node.func.value, line)
     return _call(COUNTED, node, line)
+
+
+def _begins(loop: ast.stmt, line: str) -> ast.stmt:
+    """A statement that tells that a loop begins."""
+    statement = ast.parse(f"{BEGINS}({line!r})").body[0]
+    for node in ast.walk(statement):
+        ast.copy_location(node, loop)
+    return statement
 
 
 def _bodies(node: ast.AST) -> Iterator[list[Any]]:

@@ -83,7 +83,7 @@ def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
     with torch._C._DisableTorchDispatch():
         if shadow is not None and shadow.value.shape == tensor.shape:
             return shadow.value.to(dtype or tensor.dtype, copy=True)
-        return full(tensor.shape, getattr(tensor, CHANCE, 0), dtype=dtype or tensor.dtype)
+        return full(tensor.shape, getattr(tensor, CHANCE, 0), dtype=dtype or tensor.dtype, device="cpu")
 
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:

@@ -19,13 +19,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from forerun.trace import Category
 from forerun.virtual.cuda.cuda_graphs import AFTER_UPDATE
+from forerun.virtual.cuda.enough_steps import MOST_STEPS, ProgramStopped, first_warm, is_enough
 from forerun.virtual.cuda.gradient_passes import counts_of
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import find_length
 from forerun.virtual.cuda.lines import program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
-from forerun.virtual.cuda.records import StepSpan, TrainingLoop, samples_given, tensors_given, work_between
+from forerun.virtual.cuda.loop_stages import LoopStages
+from forerun.virtual.cuda.loop_starts import LoopStarts
+from forerun.virtual.cuda.records import Stage, StepSpan, TrainingLoop, counted, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.shadow import tensors_in
@@ -35,20 +38,8 @@ from forerun.virtual.cuda.update_parts import OtherUpdates, UpdateParts
 from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
-ALIKE = 2
-"""Steps in a row that must be alike before the program is stopped."""
-STEPS_OF_GROWTH = 5
-"""Steps that are seen of a program whose memory grows: enough to tell that it goes on."""
-MOST_STEPS = 12
-"""A program whose steps never repeat, such as one with rows of all lengths, is stopped after so many."""
 MOST_SECONDS_BETWEEN = 60.0
 """Of the processor, between two training loops: evaluations in full, say. Then the program is stopped there."""
-MOST_MICRO_BATCHES, MOST_OPERATORS = 32, 150_000
-"""One that accumulates gradients, or is large (1.5 minutes here), shows as many lengths in fewer steps."""
-
-
-class ProgramStopped(BaseException):
-    """Enough steps were seen. No `Exception`: a program's own handlers must not take it for a fault."""
 
 
 @dataclass
@@ -70,6 +61,10 @@ class StepWatcher:
     updated: UpdatedParameters = field(default_factory=UpdatedParameters)
     between: RestWatch = field(default_factory=RestWatch)
     """What the program does between passes of the loop that is running."""
+    stages: LoopStages = field(default_factory=LoopStages)
+    """Turns of a loop from which on it does something else."""
+    _stage: Stage = Stage()
+    """That of the loop that is running."""
     loop_counts: dict[str, int] = field(default_factory=dict)
     """Turns of loops of the program's script that were counted when they began, by file and line."""
     saved_bytes: Callable[[], int] = int
@@ -91,6 +86,9 @@ class StepWatcher:
     """How many steps there were when each optimizer was made."""
     _parts: UpdateParts = field(default_factory=UpdateParts)
     _others: OtherUpdates = field(default_factory=OtherUpdates)
+    _starts: LoopStarts = field(default_factory=LoopStarts)
+    _saved_before: int = 0
+    """What the program had saved when the last step ended."""
     _loop_began: float | None = None
     """Seconds of the processor when a later loop was awaited; None: its first step is there."""
     _begin: int = 0
@@ -119,12 +117,13 @@ class StepWatcher:
             self._stack.callback(hook.remove)
         AFTER_UPDATE.append(self._end_or_stop)
         self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
+        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage, self._end_rest)
         return self
 
     def _follow(self) -> None:
         """Begin with a training loop of which nothing is known."""
         self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
-        self._by_hand = HandUpdates(self.recorder, self._progress)
+        self._by_hand, self._starts = HandUpdates(self.recorder, self._progress), LoopStarts()
         if not self.is_announced:
             self.recorder.on_write = self._note_writes
 
@@ -133,7 +132,8 @@ class StepWatcher:
         if self.most_steps is not None or not self.spans:
             return False
         self._end_rest(has_step=False)
-        self.earlier.append(self.loop)
+        earlier, loop = self.loop.joined(self.earlier)
+        self.earlier, self._stage = [*earlier, loop], Stage()
         self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
         self._made_after.clear()
         self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
@@ -141,10 +141,18 @@ class StepWatcher:
         self._follow()
         return True
 
+    def _next_stage(self, stage: Stage) -> None:
+        """Begin with the next stage of a loop, behind one."""
+        stage, left = self._stage.split(stage)
+        if self.spans:
+            self._stage = stage
+            self.next_loop()
+        self._stage = left  # turns without a step have no part in it
+
     @property
     def loop(self) -> TrainingLoop:
         """The training loop that is running, as far as it has come."""
-        return TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line, self.between)
+        return TrainingLoop(self.spans, self.warm_from, self.program_length, self.step_line, self.between, self._stage)
 
     @property
     def awaits_loop(self) -> bool:
@@ -156,7 +164,9 @@ class StepWatcher:
         if self.awaits_loop:
             last = self.earlier.pop()
             self.spans, self.program_length, self.between = last.spans, last.length, last.between
-            self.step_line = last.line
+            self.step_line, self._stage = last.line, last.stage.plus(self._stage)
+        self.earlier, loop = self.loop.joined(self.earlier)
+        self._stage, self.between = loop.stage, loop.between
 
     def goes_on_behind(self, line: str) -> bool:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
@@ -170,7 +180,11 @@ class StepWatcher:
             self.updated.clear_gradients()
         return True
 
-    def _end_rest(self, *, has_step: bool) -> None:
+    def loop_begins(self, line: str) -> None:
+        """The loop at a line begins, which trains: maybe once more, behind what the program did after its last turn."""
+        self._starts.note(line, self._progress(), self.saved_bytes(), max(self._begin, self._others.turn_begin))
+
+    def _end_rest(self, *, has_step: bool = False) -> None:
         events, fetched = len(self.recorder.trace.events), self.loaders.fetched
         turn = self._others.turn_begin
         self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched, turn_begin=turn)
@@ -192,7 +206,7 @@ class StepWatcher:
             if self._depth == 0 and self._backward_depth == 0 and torch.is_grad_enabled():
                 if not self._calls:
                     self._keeps_gradients = self.updated.have_gradients
-                self._count(id(module), [*args, *kwargs.values()])
+                self._calls[id(module)] = counted(self._calls.get(id(module)), [*args, *kwargs.values()])
             self._depth += 1
             try:
                 if self._depth == 1 and self._backward_depth == 0 and self.plays_repeats:
@@ -208,10 +222,11 @@ class StepWatcher:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._backward_depth == 0:  # reentrant checkpointing makes backward passes within one
                 if self._end_hand_step():
-                    raise ProgramStopped
+                    self._stop()
                 if self._begins_gradients():
                     self._backward_lines.clear()
                 self._backward_lines.append(program_line())
+                self._starts.last_pass = len(self.recorder.trace.events)
                 roots = args[0] if args else kwargs["tensors"]
                 self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
             self._backward_depth += 1
@@ -263,39 +278,18 @@ class StepWatcher:
     def _is_anchor(self, optimizer: torch.optim.Optimizer) -> bool:
         return self._anchor is not None and self._anchor() is optimizer
 
-    def _count(self, module: int, inputs: list[Any]) -> None:
-        ids = [tensor for tensor in tensors_given(inputs) if tensor.dim() == 2 and not tensor.is_floating_point()]
-        calls, samples, tokens = self._calls.get(module, (0, 0, 0))
-        samples += samples_given(inputs)
-        self._calls[module] = calls + 1, samples, tokens + (ids[0].numel() if ids else 0)
-
     def count_graph(self, graph: int, inputs: list[torch.Tensor]) -> None:
         """The same of a compiled function outside of modules; its data are what it is given and does not train."""
         if self._depth == self._backward_depth == 0 and any(tensor.requires_grad for tensor in inputs):
             data = [tensor for tensor in inputs if not tensor.requires_grad]
-            self._count(graph, [tensor for tensor in data if tensor.dim() > 1] or data)
-
-    @property
-    def samples_per_step(self) -> float:
-        """Mean over the warm steps."""
-        warm = self.spans[self.warm_from :] if self.spans else []
-        return sum(span.samples for span in warm) / max(1, len(warm))
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Mean over the warm steps, padding included; 0 where no ids are given to the model."""
-        warm = self.spans[self.warm_from :] if self.spans else []
-        return sum(span.tokens for span in warm) / max(1, len(warm))
+            self._calls[graph] = counted(self._calls.get(graph), [each for each in data if each.dim() > 1] or data)
 
     @property
     def warm_from(self) -> int:
         """Number of the first step that is like the last one: what is before warms up."""
         if self.is_announced:
             return max(0, len(self.spans) - 1)
-        if 1 < (cycle := self.between.branches.cycle_steps) < len(self.spans) - 1:
-            return len(self.spans) - cycle
-        alike = [number for number, span in enumerate(self.spans) if span.is_like(self.spans[-1])]
-        return alike[0] if len(alike) > 1 else self.between.branches.first_like_later(self.spans)
+        return first_warm(self.spans, self.between.branches)
 
     def _note_writes(self, tensors: list[torch.Tensor]) -> None:
         """Updates are made by the program itself: what modules and backward passes write are their own buffers."""
@@ -328,8 +322,7 @@ class StepWatcher:
             self.without_gradient, self.step_line = [], program_line()
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if next(tensors_in(call), None) is None:  # DeepSpeed's LAMB is given its gradients
-            missing = (each for each in updated if each.requires_grad and each.grad is None and each.numel())
-            self.without_gradient += missing
+            self.without_gradient += self.updated.never_reached(updated)
         self.recorder.own((each.grad for each in updated if each.grad is not None), Category.GRADIENT)
 
     def own_parameters(self) -> None:
@@ -338,11 +331,10 @@ class StepWatcher:
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         made_inside = [each for each in self.without_gradient if each.grad is not None]  # by a closure
-        if made_inside:
-            self.without_gradient = [each for each in self.without_gradient if each.grad is None]
-            self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
+        self.without_gradient = [each for each in self.without_gradient if each.grad is None]
+        self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
         if not self._is_anchor(optimizer) and self._others.end_turn(len(self.recorder.trace.events)):
-            raise ProgramStopped
+            self._stop()
         if self._is_anchor(optimizer) and self._parts.is_whole(self.spans, self._backward_lines, self._calls):
             self._end_or_stop()
 
@@ -353,6 +345,11 @@ class StepWatcher:
         self.end_step()
         is_over = self._is_enough() and (self.most_steps or not self.between.turns_again(self._begin))
         if is_over and not self._others.awaits():
+            self._stop()
+
+    def _stop(self) -> None:
+        """End the innermost loop, and the program where there is none around it, unless another stage of it follows."""
+        if self.most_steps is not None or not self.stages.goes_on():
             raise ProgramStopped
 
     def end_step(self, progress: Progress | None = None) -> None:
@@ -368,6 +365,11 @@ class StepWatcher:
             if self.program_length is None:  # the counter of a `while` loop around others has risen
                 self._find_length(self.spans[-1], "", has_turned=True)
             return
+        calls_behind = later.calls_since(progress)
+        if (start := self._starts.take(progress.events)) is not None:  # what was done before the loop is no step
+            self.between.note_whole(start, self._begin, self._saved_before)
+            self._begin, progress = start.progress.events, start.rest_of(progress)
+            self.loaders.take(start.progress.fetched)
         end, self._loop_began = progress.events, None
         samples, tokens = counts_of(progress.calls)
         fetched, lines = tuple(self.loaders.take(progress.fetched, are_of_step=True)), tuple(self._backward_lines)
@@ -376,8 +378,11 @@ class StepWatcher:
             samples = samples or (self.spans[-1].samples if self.spans else 0)  # a CUDA graph of the same step
         work, allocated_bytes = work_between(self.recorder.trace, self._begin, end), progress.allocated_bytes
         turn = max(self._begin, self._others.turn_begin)
-        self.spans.append(StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn))
-        self._begin, self._calls, self._backward_lines = end, later.calls_since(progress), []
+        saved = self.saved_bytes() - (self._saved_before if start is None else start.saved_bytes)
+        span = StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn, saved)
+        self.spans.append(span)
+        self._begin, self._calls, self._backward_lines = end, calls_behind, []
+        self._saved_before = self.saved_bytes()
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
@@ -391,10 +396,4 @@ class StepWatcher:
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):
             return len(self.spans) >= most
-        last = self.spans[-ALIKE - 1 :]  # the first step prepares: it makes the optimizer's state
-        if len(last) > ALIKE and all(span.is_like(last[-1]) for span in last[1:]):
-            is_growing = last[-1].allocated_bytes > last[-2].allocated_bytes
-            return not is_growing or len(self.spans) >= STEPS_OF_GROWTH
-        passes = sum(len(span.backward_lines) for span in self.spans)
-        is_much = passes >= MOST_MICRO_BATCHES or len(self.recorder.trace.ops) >= MOST_OPERATORS
-        return len(self.spans) >= MOST_STEPS or (len(last) > ALIKE and is_much)
+        return is_enough(self.spans, operators=len(self.recorder.trace.ops))

@@ -82,7 +82,7 @@ class HeaderFile:
             file.seek(self._data_at + begin)
             content = bytearray(file.read(end - begin))
         dtype = DTYPES[entry["dtype"]]
-        flat = torch.frombuffer(content, dtype=dtype) if content else empty(0, dtype=dtype)
+        flat = torch.frombuffer(content, dtype=dtype) if content else empty(0, dtype=dtype, device="cpu")
         return flat.reshape(entry["shape"])
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -120,9 +120,9 @@ class HeaderSlice:
     def __getitem__(self, index: Any) -> torch.Tensor:
         dtype, shape = DTYPES[self.get_dtype()], self.get_shape()
         if dtype.is_floating_point and math.prod(shape) * dtype.itemsize >= LARGE_BYTES:
-            return self._file.place(empty(shape, dtype=dtype)[index])
+            return self._file.place(empty(shape, dtype=dtype, device="cpu")[index])
         has_values = self._entry["data_offsets"] is not None
-        whole = self._file.read(self._name) if has_values else zeros(shape, dtype=dtype)
+        whole = self._file.read(self._name) if has_values else zeros(shape, dtype=dtype, device="cpu")
         return self._file.place(whole[index])
 
 

@@ -1,5 +1,6 @@
 """Where a script goes on after a training loop was stopped, and what is forecast of several."""
 
+import ast
 import linecache
 
 import pytest
@@ -8,7 +9,7 @@ from torch.optim import Optimizer
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
 from forerun.virtual.cuda import steps
-from forerun.virtual.cuda.later_loops import compiled, names_for, trains_by
+from forerun.virtual.cuda.later_loops import compiled, names_for, trains, trains_by
 from forerun.virtual.cuda.launchers import parse_command
 
 
@@ -89,6 +90,21 @@ def test_the_script_goes_on_where_more_training_follows(script, expected):
 )
 def test_methods_of_the_scripts_classes_train_where_no_others_have_their_names(call, is_training):
     assert trains_by(call, {"learn", "update", "train"}) is is_training
+
+
+@pytest.mark.parametrize(
+    ("line", "is_training"),
+    [
+        ("norm = loss_scaler(loss, optimizer, parameters=model.parameters())", True),
+        ("self.scaler(total_loss, self.opt)", True),
+        ("logger(loss, optimizer)", False),
+        ("criterion(loss, targets)", False),
+        ("loss_scaler(loss)", False),
+    ],
+)
+def test_what_is_given_a_loss_and_its_optimizer_trains(line, is_training):
+    """MAE's and timm's scaler: nothing else in the script says `backward`."""
+    assert trains(ast.parse(f"for batch in loader:\n    {line}").body, set()) == is_training
 
 
 def test_a_loop_that_may_not_end_stops_the_script():

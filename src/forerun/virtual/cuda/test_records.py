@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from forerun.virtual.cuda.records import samples_given
+from forerun.virtual.cuda.records import counted, samples_given
 
 PICTURES = [torch.zeros(3, 40, 60), torch.zeros(3, 50, 50)]
 
@@ -19,3 +19,10 @@ PICTURES = [torch.zeros(3, 40, 60), torch.zeros(3, 50, 50)]
 def test_samples_are_rows_or_what_a_list_holds(values, samples):
     """Ten crops of a batch each, as DINO has them, are no ten samples."""
     assert samples_given(values) == samples
+
+
+def test_tokens_are_ids_of_the_samples_and_no_edges_of_a_graph():
+    ids, nodes = torch.zeros(8, 16, dtype=torch.int64), torch.zeros(100, 4)
+    assert counted(None, [ids]) == (1, 8, 128)
+    assert counted((1, 8, 128), [ids, torch.ones(8, 16)]) == (2, 16, 256)
+    assert counted(None, [nodes, torch.zeros(2, 500, dtype=torch.int64)]) == (1, 100, 0)

@@ -49,7 +49,7 @@ def test_a_marked_branch_does_what_it_did():
         "seen": [],
         "other": [],
         "backward": lambda: None,
-        REMAINDER: lambda counter, period, line: branches.remainder(line, counter, period, 0),
+        REMAINDER: lambda counter, period, line, of_loop: branches.remainder(line, counter, period, 0),
         TAKES: lambda is_due, line, loop: branches.takes(is_due, line, loop, now, is_extra=False),
         IS_OVER: lambda line: branches.is_over(line, now, is_cut=False),
     }

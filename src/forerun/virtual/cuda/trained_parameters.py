@@ -1,7 +1,7 @@
 """Parameters of a program: all that are on the device, in whatever module or list they are, and those it updates."""
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -20,6 +20,7 @@ def own_parameters(recorder: Recorder, states: Collection[int]) -> None:
     placed = [each for each in placed if recorder.storage_of(each) not in states]
     recorder.own(placed, Category.PARAMETER)
     trace = recorder.trace
+    placed = [each for each in placed if local(each).untyped_storage().nbytes() or not each.numel()]  # FSDP2 gathers
     trace.total_parameters = sum(parameter.numel() for parameter in placed)
     trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
 
@@ -29,6 +30,8 @@ class UpdatedParameters:
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
+        self._with_gradient: set[int] = set()
+        """Identities of those that had a gradient in a step: layers are left out by chance in some."""
         self.elements_on_host = 0
         """Of all that were updated, on the host: of sharded ones, those of this rank."""
 
@@ -39,6 +42,12 @@ class UpdatedParameters:
         self._alive.update({id(parameter): parameter for parameter in fresh})
         self.elements_on_host += sum(local(each).numel() for each in fresh if each.device.type == "cpu")
         return fresh
+
+    def never_reached(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        """Those of some that are about to be updated, want a gradient and had none in any step."""
+        self._with_gradient |= {id(each) for each in parameters if each.grad is not None}
+        wanting = (each for each in parameters if each.requires_grad and each.grad is None and each.numel())
+        return [each for each in wanting if id(each) not in self._with_gradient]
 
     @property
     def have_gradients(self) -> bool:

@@ -30,6 +30,8 @@ REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__for
 """Names in the script's module: what computes a remainder, decides whether a branch is taken, and ends one."""
 CYCLE = "__forerun_cycle__"
 """What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
+OF_LOOP = "loop"
+"""Said of a counter that is what the loop around its branch runs over."""
 HOOK = "hook"
 """In place of the line of the loop around a branch: it is of a function that does not train."""
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -91,6 +93,8 @@ class TurnBranches:
     """The same of branches that train."""
     _of_hooks: set[str] = field(default_factory=set)
     """Branches of functions that do not train and that a loop may call after each step."""
+    of_loops: set[str] = field(default_factory=set)
+    """Branches that are decided by what the loop around them runs over."""
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
@@ -155,6 +159,11 @@ class TurnBranches:
             steps / self.cycles[line][0][1] for line, steps in self.steps_of_cycles.items() if steps <= MOST_CYCLE
         ]
         return max(shares, default=1.0)
+
+    @property
+    def open_line(self) -> str:
+        """Line of the branch that is being taken, or else of that which was last; empty where there was none."""
+        return self._open[0] if self._open is not None else "".join(run.line for run in self.runs[-1:])
 
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
@@ -226,6 +235,8 @@ class TurnBranches:
         readings = self.counts.get(run.line, [])
         if not readings or not self.is_of_turns(run.line):
             return 0
+        if turns is not None and turns < steps and run.line in self.of_loops and len(readings) > 1:
+            return int(turns * abs(readings[-1][0] - readings[-2][0])) // readings[-1][1]
         (first, _, before), (last, period, now) = _while_training(readings)
         if now > before:
             return int(steps * (last - first) / (now - before)) // period
@@ -246,9 +257,9 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
     write_out_calls(tree)
     turn_round(tree)
     is_marked, flags = mark_best(tree), flags_of(tree)
-    hooks = ((node, HOOK) for node in branches_of_hooks(tree, functions))
-    loops = ((node, loop and f"{name}:{loop.lineno}") for node, loop in _inside(tree, None, functions, is_loop))
-    for node, where in [*loops, *hooks]:
+    hooks = [(node, None, HOOK) for node in branches_of_hooks(tree, functions)]
+    loops = [(node, loop, loop and f"{name}:{loop.lineno}") for node, loop in _inside(tree, None, functions, is_loop)]
+    for node, loop, where in [*loops, *hooks]:
         place: ast.AST = node
         remainder = next(remainders(node.test), None)
         if remainder is None and node in flags:
@@ -263,12 +274,21 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
                 is_marked = True
             continue
         ask_first(flags[node].value if place is not node else node.test, remainder)
-        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], line))
+        lines = (line, OF_LOOP) if _is_of_loop(remainder.left, loop) else (line,)
+        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], *lines))
         node.test = _call(TAKES, node.test, [node.test], line, where or "")
         over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
         node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
         is_marked = True
     return is_marked
+
+
+def _is_of_loop(counter: ast.expr, loop: ast.AST | None) -> bool:
+    """Whether a counter is what a `for` loop runs over, or follows from it alone."""
+    names = {part.id for part in ast.walk(counter) if isinstance(part, ast.Name)}
+    if not isinstance(loop, ast.For) or any(isinstance(part, ast.Attribute | ast.Call) for part in ast.walk(counter)):
+        return False
+    return bool(names) and names <= {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
 
 
 def _inside(

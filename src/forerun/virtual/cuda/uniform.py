@@ -39,7 +39,7 @@ def filled(func: Any, args: Any, kwargs: dict[str, Any], output: torch.Tensor) -
         number = args[place] if len(args) > place else kwargs.get("fill_value")
     if not isinstance(number, int | float | bool) or not output.numel():
         return None
-    return full((), number, dtype=output.dtype).expand(output.shape)
+    return full((), number, dtype=output.dtype, device="cpu").expand(output.shape)
 
 
 def of_host(source: torch.Tensor) -> torch.Tensor | None:

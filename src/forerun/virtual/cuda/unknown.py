@@ -122,7 +122,7 @@ def _assume_all(mask: torch.Tensor, count: torch.Tensor) -> None:
     """Let a mask that nobody can know be true everywhere where it is counted, as it is where it picks."""
     if mask.dtype is torch.bool and shadow_of(mask) is None and not getattr(mask, _IS_SELDOM, False):
         with torch._C._DisableTorchDispatch():
-            value = full(count.shape, mask.numel(), dtype=count.dtype)
+            value = full(count.shape, mask.numel(), dtype=count.dtype, device="cpu")
         set_shadow(count, value, is_assumed=True)
 
 
@@ -143,7 +143,7 @@ def assume_numbers(tensors: Iterable[torch.Tensor], *, is_true: bool = False) ->
         if tensor.dim() <= 1 and tensor.numel() == 1:
             with torch._C._DisableTorchDispatch():
                 one = tensor.dtype.is_floating_point or tensor.dtype.is_complex or is_true
-                value = full(tensor.shape, 1 if one else 0, dtype=tensor.dtype)
+                value = full(tensor.shape, 1 if one else 0, dtype=tensor.dtype, device="cpu")
             set_shadow(tensor, value, is_assumed=True)
 
 
@@ -172,7 +172,7 @@ def assumed_results(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
     packet = func._overloadpacket
     with torch._C._DisableTorchDispatch():
         if func._schema.name in KEPT_BOXES:
-            return arange(args[0].shape[0]), True
+            return arange(args[0].shape[0], device="cpu"), True
         if packet is aten.index:
             places = [_places(index) for index in args[1]]
             indices = [each for integers, _ in places for each in integers]
@@ -220,9 +220,9 @@ def results_on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, 
         if shadow is not None and shadow.value.shape == tensor.shape:
             return shadow.value
         if packet in DISTINCT:
-            return arange(tensor.numel()).reshape(tensor.shape).to(tensor.dtype)
+            return arange(tensor.numel(), device="cpu").reshape(tensor.shape).to(tensor.dtype)
         counted = packet in COUNTED or tensor.dtype in (torch.bool, torch.uint8)
-        return full((1,) * tensor.dim(), 1 if counted else 0, dtype=tensor.dtype).expand(tensor.shape)
+        return full((1,) * tensor.dim(), 1 if counted else 0, dtype=tensor.dtype, device="cpu").expand(tensor.shape)
 
     with torch._C._DisableTorchDispatch():
         host = pytree.tree_map_only(torch.Tensor, on_host, (args, kwargs))

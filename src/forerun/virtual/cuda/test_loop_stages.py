@@ -1,0 +1,82 @@
+"""Turns of a loop from which on it trains otherwise, by its conditions."""
+
+import ast
+
+import pytest
+
+from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, StagedRange, staged_loops
+from forerun.virtual.cuda.records import Stage
+
+
+def loop_of(body: str) -> CountedLoop | None:
+    tree = ast.parse(f"for epoch in range(10):\n    {body}\n    train()\n")
+    return staged_loops(tree, "train.py", lambda node: isinstance(node, ast.For)).get("train.py:1")
+
+
+@pytest.mark.parametrize(
+    ("body", "boundaries"),
+    [
+        ("if epoch == FREEZE: thaw(model)", [3]),
+        ("if epoch + 1 == FREEZE: thaw(model)", [2]),
+        ("if epoch >= FREEZE: loss = loss + penalty()", [3]),
+        ("if 2 <= epoch < 5: rate = 0.1", [2, 5]),
+        ("if epoch in (2, 7): loader = loader_of(epoch)", [2, 7]),
+        ("size = 128 if epoch < settings['small'] else 224", [4]),
+        ("is_thawed = epoch > 0.5 * TURNS", [6]),
+        ("length = min(1024, 128 * (1 + epoch // 3))", [3, 6, 9]),
+        ("length = 128 + 8 * epoch", [5, 9]),
+        ("size = SIZES[epoch]", [4]),
+        ("if epoch == 0: prepare(model)", []),
+        ("if epoch == 99: thaw(model)", []),
+        ("if epoch == nobody_knows: thaw(model)", []),
+    ],
+)
+def test_the_turns_with_which_stages_begin(body, boundaries):
+    loop = loop_of(body)
+    assert loop is not None
+    assert (
+        loop.boundaries(range(10), {"FREEZE": 3, "TURNS": 10, "SIZES": [128] * 4 + [224] * 6, "settings": {"small": 4}})
+        == boundaries
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if epoch == 5: print('half')",
+        "if epoch > 5: scheduler.step()",
+        "if epoch == 9: torch.save(model.state_dict(), 'last.pt')",
+        "if epoch > 5: break",
+        "if epoch % 5 == 0: grow(model)",
+        "if loss < best: best = loss",
+        "place = epoch % 3",
+        "name = f'epoch{epoch}'",
+    ],
+)
+def test_what_tells_saves_or_comes_again_begins_no_stage(body):
+    assert loop_of(body) is None
+
+
+def test_rates_of_learning_begin_no_stage():
+    loop = loop_of("rate = 0.1 * (1 - epoch / TURNS)")
+    assert loop is not None
+    assert loop.boundaries(range(10), {"TURNS": 10}) == []
+
+
+def test_of_a_long_loop_the_turns_near_the_limits_are_asked():
+    loop = loop_of("if epoch > start: discriminator.requires_grad_(True)")
+    assert loop is not None
+    assert loop.boundaries(range(0, 10_000_000, 2), {"start": 50_000}) == [25_001]
+
+
+def test_turns_between_stages_are_left_out_once_enough_was_seen():
+    ended: list[Stage] = []
+    enough = iter([False, True, False, False, False, False])
+    stages = LoopStages()
+    stages.follow(lambda: True, lambda: next(enough), ended.append)
+    stages._line, stages._boundaries = "train.py:1", [4, 6]
+    assert list(StagedRange(range(8), stages)) == [0, 1, 4, 5, 6, 7]
+    assert [(stage.share, stage.until) for stage in ended] == [
+        (0.5, "turn 5 of the loop at train.py:1"),
+        (0.25, "turn 7 of the loop at train.py:1"),
+    ]

@@ -1,0 +1,148 @@
+"""Stages of a loop, and work between the turns of short ones."""
+
+import pytest
+from tests.exec_runs import forecast
+
+STAGES = """
+import torch
+from torch import nn
+backbone, head = nn.Linear(512, 4096).cuda(), nn.Linear(4096, 8).cuda()
+model = nn.Sequential(backbone, nn.ReLU(), head)
+backbone.requires_grad_(False)
+opt = torch.optim.AdamW(head.parameters())
+THAW = 4
+for epoch in range(10):
+    {change}
+    for batch in range(20):
+        model(torch.randn(4096, 512, device="cuda")).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+    with torch.no_grad():
+        [model(torch.randn(4096, 512, device="cuda")) for turn in range(30)]
+
+"""
+
+
+def test_a_backbone_that_thaws_in_a_later_epoch_is_a_stage_of_its_own(tmp_path):
+    thaw = ("if epoch == THAW:", "    backbone.requires_grad_(True)", "    opt = torch.optim.AdamW(model.parameters())")
+    change = "\n    ".join(thaw)
+    document, _ = forecast(tmp_path, STAGES.format(change=change), head="")
+    frozen, _ = forecast(tmp_path, STAGES.format(change="pass"), head="")
+    (first,), (evaluation, *_) = document.earlier_loops, document.rests
+    assert (first.steps, first.rests[0].times, evaluation.times) == (80, 4, 6)
+    assert first.step_seconds == pytest.approx(frozen.step.seconds.expected, rel=0.01)
+    assert document.step.seconds.expected > 1.5 * first.step_seconds
+    assert document.run.total_steps == frozen.run.total_steps == 200
+    assert document.memory.peak_allocated_bytes > frozen.memory.peak_allocated_bytes + 3 * 512 * 4096 * 4
+    assert any("80 steps" in text and "until turn 5 of the loop at" in text for text in document.warnings)
+
+
+def test_stages_whose_steps_are_the_same_are_one(tmp_path):
+    change = "if epoch >= THAW:\n        opt.param_groups[0]['lr'] = 0.1"
+    document, _ = forecast(tmp_path, STAGES.format(change=change), head="")
+    assert document.earlier_loops == []
+    assert document.run.total_steps == 200
+    assert [rest.times for rest in document.rests if not rest.is_last] == [10]
+
+
+def test_work_between_short_loops_is_no_part_of_their_steps(tmp_path):
+    """Two updates on each batch of rollouts: steps that hold the rollouts are not those that repeat."""
+    document, run = forecast(
+        tmp_path,
+        """
+        for iteration in range(50):
+            with torch.no_grad():
+                for turn in range(60):
+                    action = model(torch.randn(1, 64, device="cuda")).argmax().item()
+            for epoch in range(2):
+                update()
+            if (iteration + 1) % 10 == 0:
+                torch.save(model.state_dict(), "model.pt")
+        """,
+    )
+    assert (document.run.total_steps, document.run.checkpoints_written) == (100, 5)
+    rollouts = next(rest for rest in document.rests if not rest.is_branch)
+    assert rollouts.times == 50
+    assert rollouts.seconds > 5 * document.step.seconds.expected
+    assert len(run.watcher.spans) == 3
+
+
+def test_turns_before_the_first_step_have_no_part_in_the_run(tmp_path):
+    """Turns that fill a memory make none."""
+    document, _ = forecast(
+        tmp_path,
+        """
+        memory = []
+        for turn in range(1000):
+            memory.append(model(torch.randn(1, 64, device="cuda")).argmax().item())
+            if turn >= 100:
+                update()
+        """,
+    )
+    assert (document.run.total_steps, document.earlier_loops) == (900, [])
+
+
+def test_averages_of_normalisation_that_are_made_anew_are_one_pass_over_the_training_rows(tmp_path, monkeypatch):
+    """A pass that is cut, as it takes long here, and what follows it is reached."""
+    monkeypatch.setattr("forerun.virtual.cuda.loop_rests.MOST_SECONDS", 0.1)
+    body = """
+    rows = torch.utils.data.TensorDataset(torch.randn(64_000, 64))
+    loader = torch.utils.data.DataLoader(rows, batch_size=64)
+    for epoch in range(3):
+        for (batch,) in loader:
+            update()
+    with torch.no_grad():
+        for (batch,) in loader:
+            model(batch.cuda())
+    torch.save(model.state_dict(), "model.pt")
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (3000, 1)
+    (last,) = (rest for rest in run.watcher.between.rests if rest.is_last)
+    assert last.seen_share < 0.5
+
+
+def test_a_default_device_that_is_the_card_leaves_copies_on_the_host(tmp_path):
+    body = """
+    torch.set_default_device("cuda")
+    for step in range(20):
+        update()
+        with torch.no_grad():
+            assert model(torch.randn(200_000, 64)).cpu().numpy().shape == (200_000, 8)
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.total_steps == 20
+
+
+def test_a_model_that_each_turn_of_the_only_loop_saves_counts_as_often(tmp_path):
+    """Epochs of one batch, as a graph's, whose best model is kept: the score is not known, so at most so often."""
+    body = """
+    best = 0
+    for epoch in range(40):
+        update()
+        score = model(torch.randn(8, 64, device="cuda")).mean().item()
+        if score > best:
+            best = score
+            torch.save(model.state_dict(), "best.pt")
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.checkpoints_written == 40
+    assert document.run.checkpoint_bytes < 1.1 * 4 * (64 * 256 + 256 + 256 * 8 + 8) + 4096
+
+
+def test_a_stage_of_the_last_turn_ends_as_any_loop(tmp_path):
+    """What only that turn does is no part of the others, and nothing behind it leaves the process."""
+    body = """
+    import os
+    for epoch in range(10):
+        for batch in range(50):
+            update()
+        if epoch == 9:
+            scores = [model(torch.randn(4096, 64, device="cuda")).sum().item() for turn in range(200)]
+    torch.save(model.state_dict(), "model.pt")
+    os.system("true")
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written, document.earlier_loops) == (500, 1, [])
+    assert document.run.phases.evaluation_seconds < 10 * document.step.seconds.expected
+    assert run.watcher.between.end_of_run.ended_by
