@@ -24,6 +24,7 @@ LENGTH, VOCABULARY = 32, 96
 FAMILIES = {
     "llama": {}, "phi3": {}, "olmo2": {}, "olmo3": {}, "glm": {}, "glm4": {}, "qwen3": {}, "cohere": {}, "gemma": {},
     "starcoder2": {"residual_dropout": 0.0, "embedding_dropout": 0.0},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
 }  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_families_whose_layers_are_split_over_two_ranks():
     printed = run_ranks(DRIVER.with_name("tensor_driver.py"), 2)
     (line,) = [text for text in printed.splitlines() if text.startswith("{")]
     results = json.loads(line)
-    assert len(results) == 20
+    assert len(results) == 22
     for family, result in results.items():
         assert result["loss"] == pytest.approx(result["whole_loss"], rel=1e-5), family
         assert result["gradient_error"] < 1e-4, family

@@ -293,9 +293,7 @@ def linear_routers(model: nn.Module) -> list[str]:
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        and type(module).__module__.startswith("transformers.models.")
-        and type(module).forward is not nn.Linear.forward
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
     ]
 
 

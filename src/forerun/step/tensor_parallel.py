@@ -175,14 +175,14 @@ def _styles(
         elif module is input_layer:
             styles[module] = _embedding_style(module, settings)
         elif style in (COLUMNS, GATHERED):
-            out: dict[str, Any] = {"output_layouts": Replicate()} if style == GATHERED else {}
-            styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)(**out)
-            styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel(**out) for up in ups}
+            ends: dict[str, Any] = {"output_layouts": Replicate()} if style == GATHERED else {}
+            styles[layer] = (split_float8(layer, COLUMNS) or ColwiseParallel)(**ends)
+            styles |= {down: _Whole() for down in downs} | {up: ColwiseParallel(**ends) for up in ups}
             parents.setdefault(model.get_submodule(name.rpartition(".")[0]), []).append(module)
         elif style in (ROWS, CUT):
-            given: dict[str, Any] = {"input_layouts": Replicate()} if style == CUT else {}
-            styles[layer] = (split_float8(layer, ROWS) or RowwiseParallel)(output_layouts=between, **given)
-            styles |= {down: RowwiseParallel(output_layouts=between, **given) for down in downs}
+            starts: dict[str, Any] = {"input_layouts": Replicate()} if style == CUT else {}
+            styles[layer] = (split_float8(layer, ROWS) or RowwiseParallel)(output_layouts=between, **starts)
+            styles |= {down: RowwiseParallel(output_layouts=between, **starts) for down in downs}
             styles |= {up: _Replicated(between) for up in ups}
         elif style == HEADS:
             styles[module] = _Replicated(Shard(2))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig, OlmoeConfig, Qwen2MoeConfig
+from transformers import DeepseekV3Config, GptOssConfig, MixtralConfig, Qwen2MoeConfig
 
 from forerun.data.plan import BatchShape
 from forerun.errors import InvalidSettings, NotSupported
@@ -105,7 +105,6 @@ DEEPSEEK = {
     ("config", "parallel", "message"),
     [
         (Qwen2MoeConfig(**SIZES, shared_expert_intermediate_size=32), {"tensor": 2}, "gate_proj of a mixture, which its plan"),
-        (OlmoeConfig(**SIZES), {"tensor": 2}, "rowwise_split_input"),
         (GptOssConfig(**SIZES, head_dim=16), {"tensor": 2, "expert": 2}, "no plan for its blocks"),
         (DeepseekV3Config(**SIZES | DEEPSEEK), {"tensor": 2, "sequence_parallel": True}, "DeepseekV3Attention"),
     ],
