@@ -242,8 +242,11 @@ def _checkpoints(
         later = loop.spans[max(1, loop.warm_from) :]  # what a turn saves is behind its update, so in the next step
         in_steps = [each.saved_bytes for each in later if each.saved_bytes >= max(1, CHECKPOINT_SHARE * whole)]
         of_steps = round(len(in_steps) / max(1, len(later)) * (0 if length is None else length.steps))
-        count = max(by_trainer, int(saved_bytes > 0), of_steps)
-        size = (max(in_steps, default=0) or saved_bytes or whole) if count else 0
+        if by_trainer or not of_steps:  # a trainer knows its own; steps of a few epochs may each end one
+            count = max(by_trainer, int(saved_bytes > 0))
+            size = (saved_bytes or whole) if count else 0
+        else:
+            count, size = of_steps, max(in_steps)
         return _Checkpoints(count, size, count * size)
     count = sum(rest.times for rest in rests if rest.saved_bytes >= CHECKPOINT_SHARE * largest)
     all_bytes = sum(rest.times * rest.saved_bytes for rest in rests)
