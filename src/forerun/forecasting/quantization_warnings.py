@@ -9,6 +9,10 @@ from forerun.units import format_bytes, format_percent, format_seconds
 
 BYTES = {"int8": 1.0, "nf4": 0.5, "nf4-double": 0.5}
 """Bytes of a packed weight, without its scales."""
+NARROW_BYTES = 2
+"""Of a weight in 16 bits."""
+NEXT_TO_ALL = 0.9
+"""Share of the frozen weights that are left as they are, from which on next to nothing is packed."""
 
 
 def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> list[str]:
@@ -22,6 +26,12 @@ def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> lis
         warnings.append(
             f"quantization: {format_bytes(experts)} of experts are not packed. transformers 5 holds a block's as "
             f"one tensor, and {settings.quantization} packs linear layers only; packed they would take {packed}."
+        )
+    elif trace.narrow_bytes > NEXT_TO_ALL * NARROW_BYTES * (trace.total_parameters - trace.trainable_parameters):
+        warnings.append(
+            f"quantization: {settings.quantization} leaves {format_bytes(trace.narrow_bytes)} of weights as they are, "
+            f"next to all of the model: transformers 5.24 packs layers of PyTorch's own class nn.Linear alone, and "
+            f"this model's are of another."
         )
     if kbit_preparation(settings) == "none" and settings.has_narrow_weights:
         more = format_bytes(trace.narrow_bytes)

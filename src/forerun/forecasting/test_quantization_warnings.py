@@ -31,6 +31,13 @@ def test_experts_that_stay_as_they_are_are_told_with_their_bytes():
     assert not any("experts" in w for w in forecast(LLAMA, "a100-40gb").warnings)
 
 
+def test_a_model_whose_layers_are_of_a_class_of_their_own_stays_as_it_is():
+    """Falcon's are `FalconLinear`; transformers/integrations/bitsandbytes.py:189 (5.24)."""
+    falcon = {**LLAMA, "model": {"name": "tiny-falcon"}, "adapter": {"kind": "lora"}}
+    assert any("next to all of the model" in w for w in forecast(falcon, "a100-40gb").warnings)
+    assert not any("next to all of the model" in w for w in forecast(LLAMA, "a100-40gb").warnings)
+
+
 def test_preparation_widens_all_that_is_not_packed():
     plain, prepared = (forecast({**LLAMA, "kbit_preparation": value}, "a100-40gb") for value in (False, True))
     warning = next(w for w in plain.warnings if "prepare_model_for_kbit_training" in w)
