@@ -3,18 +3,16 @@
 For each family: the loss over whole rows and over this rank's pieces, and how far gradients lie apart, of their size.
 """
 
-import json
-import os
-
 import torch
 import torch.distributed as dist
+from tests.rank_results import print_and_end
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from forerun.errors import NotSupported
 from forerun.settings.load import settings_from
 from forerun.step.context_parallel import SHARED, share_sequences
 from forerun.step.heads import generic_workload
-from forerun.train.ranks import join_group, rank
+from forerun.train.ranks import join_group
 
 LENGTH = 32
 SIZES = {
@@ -66,11 +64,7 @@ def compared(family, fields):
 def main():
     torch.set_num_threads(1)
     join_group(settings(), "cpu")
-    results = {family: compared(family, fields) for family, fields in FAMILIES.items()}
-    if rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    os._exit(0)  # gloo's threads may end the process otherwise while it is torn down
+    print_and_end({family: compared(family, fields) for family, fields in FAMILIES.items()})
 
 
 if __name__ == "__main__":

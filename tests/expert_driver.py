@@ -5,11 +5,10 @@ apart, of their size.
 """
 
 import copy
-import json
-import os
 
 import torch
 import torch.distributed as dist
+from tests.rank_results import print_and_end
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from forerun.errors import ForerunError
@@ -81,11 +80,7 @@ def compared(family):
 def main():
     torch.set_num_threads(1)
     join_group(settings(), "cpu")
-    results = {family: compared(family) for family in FAMILIES}
-    if rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    os._exit(0)  # gloo's threads may end the process otherwise while it is torn down
+    print_and_end({family: compared(family) for family in FAMILIES})
 
 
 if __name__ == "__main__":

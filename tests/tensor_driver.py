@@ -4,13 +4,9 @@ For each family, with the sequence whole between split layers and cut: the loss 
 how far gradients lie apart, of their size.
 """
 
-import json
-import os
-import sys
-
 import torch
-import torch.distributed as dist
 from tests.context_driver import SIZES
+from tests.rank_results import print_and_end
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -18,7 +14,7 @@ from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.step.parallel import whole
 from forerun.step.tensor_parallel import split, split_loss
-from forerun.train.ranks import join_group, rank
+from forerun.train.ranks import join_group
 
 LENGTH, VOCABULARY = 32, 96
 FAMILIES = {
@@ -63,16 +59,13 @@ def main():
     torch.set_num_threads(1)
     join_group(settings(False), "cpu")
     mesh = init_device_mesh("cpu", (2,))
-    wanted = sys.argv[1:] or list(FAMILIES)
-    results = {
-        f"{family}{' cut' if is_cut else ''}": compared(family, FAMILIES[family], is_cut, mesh)
-        for family in wanted
-        for is_cut in (False, True)
-    }
-    if rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    os._exit(0)  # gloo's threads may end the process otherwise while it is torn down
+    print_and_end(
+        {
+            f"{family}{' cut' if is_cut else ''}": compared(family, fields, is_cut, mesh)
+            for family, fields in FAMILIES.items()
+            for is_cut in (False, True)
+        }
+    )
 
 
 if __name__ == "__main__":

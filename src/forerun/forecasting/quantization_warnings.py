@@ -30,8 +30,8 @@ def quantization_warnings(settings: Settings, trace: Trace, costs: Costs) -> lis
     elif trace.narrow_bytes > NEXT_TO_ALL * NARROW_BYTES * (trace.total_parameters - trace.trainable_parameters):
         warnings.append(
             f"quantization: {settings.quantization} leaves {format_bytes(trace.narrow_bytes)} of weights as they are, "
-            f"next to all of the model: transformers 5.24 packs layers of PyTorch's own class nn.Linear alone, and "
-            f"this model's are of another."
+            f"next to all of the model: from 5.5 on transformers packs layers of PyTorch's own class nn.Linear alone, "
+            f"and this model's are of another. versions.transformers: 5.4 forecasts it packed."
         )
     if kbit_preparation(settings) == "none" and settings.has_narrow_weights:
         more = format_bytes(trace.narrow_bytes)

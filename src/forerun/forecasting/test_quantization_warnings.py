@@ -36,6 +36,9 @@ def test_a_model_whose_layers_are_of_a_class_of_their_own_stays_as_it_is():
     falcon = {**LLAMA, "model": {"name": "tiny-falcon"}, "adapter": {"kind": "lora"}}
     assert any("next to all of the model" in w for w in forecast(falcon, "a100-40gb").warnings)
     assert not any("next to all of the model" in w for w in forecast(LLAMA, "a100-40gb").warnings)
+    older = forecast({**falcon, "versions": {"transformers": "5.4.0"}}, "a100-40gb")
+    assert not any("next to all of the model" in w for w in older.warnings)
+    assert older.memory.breakdown.parameter_bytes < forecast(falcon, "a100-40gb").memory.breakdown.parameter_bytes
 
 
 def test_preparation_widens_all_that_is_not_packed():

@@ -29,7 +29,7 @@ from forerun.step.expert_parallel import require_expert_parallel
 from forerun.step.float8 import take_float8
 from forerun.step.fused_kernels import take_kernels
 from forerun.step.kbit import narrow_adapters, prepare_for_kbit_training
-from forerun.step.library_versions import has_linear_experts
+from forerun.step.library_versions import has_linear_experts, packs_own_classes
 from forerun.step.linear_experts import experts_as_layers
 from forerun.step.offload import OffloadedOptimizer, require_offload
 from forerun.step.optimizer import Wrap, build_optimizer
@@ -103,7 +103,8 @@ def _prepared(settings: Settings, workload: Workload, *, pretrained: bool) -> nn
             # packed weights are gathered as they are only where they have the dtype of what is computed with
             # (bnb_4bit_quant_storage, https://huggingface.co/docs/bitsandbytes/fsdp_qlora); else FSDP would cast them
             storage = compute_dtype if settings.parallel.kind == "fsdp" else torch.uint8
-            quantize(model, settings.quantization, compute_dtype, storage)
+            own = packs_own_classes(settings)
+            quantize(model, settings.quantization, compute_dtype, storage, packs_own_classes=own)
         prepare_for_kbit_training(model, settings)
         if settings.adapter.kind == "lora" and not is_ready:
             model = add_adapter(model, settings)

@@ -1,9 +1,9 @@
 """What older libraries do differently in a step, for users who are not on today's: `versions` of the settings.
 
 Read in the released packages: transformers 4.35.2 to 4.41.2 (only which attention a model has), 4.42.4, 4.44.2, 4.45.2,
-4.46.3, 4.47.1, 4.48.3, 4.49.0, 4.50.3, 4.51.3, 4.52.4 and 4.57.1; peft 0.10.0, 0.11.1, 0.12.0 and 0.13.2; trl 0.8.6,
-0.11.4, 0.13.0, 0.15.2, 0.19.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.27.0, 1.0.0 and 1.16.0. What a version is known to do
-is in the step, the rest is said.
+4.46.3, 4.47.1, 4.48.3, 4.49.0, 4.50.3, 4.51.3, 4.52.4, 4.57.1 and 5.0.0 to 5.6.0 (only what bitsandbytes packs); peft
+0.10.0, 0.11.1, 0.12.0 and 0.13.2; trl 0.8.6, 0.11.4, 0.13.0, 0.15.2, 0.19.1, 0.23.0, 0.24.0, 0.25.1, 0.26.0, 0.27.0,
+1.0.0 and 1.16.0. What a version is known to do is in the step, the rest is said.
 
 No torch is imported here, as the forecast reads what is said.
 
@@ -42,6 +42,9 @@ OLDEST = {"transformers": (4, 42), "peft": (0, 10), "trl": (0, 8)}
 """First versions that were read."""
 FUSED_EXPERTS_FROM = (5,)
 """transformers/models/mixtral/modeling_mixtral.py: a list of linear layers in 4.57.1, one tensor in 5.23."""
+PLAIN_LAYERS_FROM = (5, 5)
+"""transformers/integrations/bitsandbytes.py: `isinstance(module, (nn.Linear, Conv1D))` up to 5.4.0, from 5.5.0 on
+`type(module) is nn.Linear`."""
 OF_EXPERTS = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "deepseek_v2", "deepseek_v3", "jamba"})
 """Types whose modelling file has a `ModuleList` of experts in 4.57.1."""
 NARROW_ADAPTERS_FROM = (0, 26)
@@ -107,6 +110,12 @@ def has_narrow_adapters(settings: Settings) -> bool:
     """Whether adapters have the dtype of 16-bit weights under them, as before peft 0.12; later ones are fp32."""
     stated = settings.versions.get("peft")
     return stated is not None and number_of(stated) < WIDE_ADAPTERS_FROM and kbit_preparation(settings) == "none"
+
+
+def packs_own_classes(settings: Settings) -> bool:
+    """Whether layers that are a kind of `nn.Linear` are packed as well (Falcon's), as before transformers 5.5."""
+    stated = settings.versions.get("transformers")
+    return stated is not None and number_of(stated) < PLAIN_LAYERS_FROM
 
 
 def has_linear_experts(settings: Settings, model_type: str) -> bool:

@@ -195,10 +195,14 @@ class _Multiply8bit(torch.autograd.Function):
         return torch.matmul(gradient.to(dtype), weight).view(ctx.shape), None, None
 
 
-def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype, storage: torch.dtype = torch.uint8) -> nn.Module:
+def quantize(
+    model: nn.Module, kind: Kind, compute_dtype: torch.dtype, storage: torch.dtype = torch.uint8, *,
+    packs_own_classes: bool = False,
+) -> nn.Module:  # fmt: skip
     """Replace the linear layers of `model`, heads apart: by stand-ins where it has no values, else by bitsandbytes'.
 
-    `storage` is the dtype that packed weights of 4 bits have for others (`bnb_4bit_quant_storage`).
+    `storage` is the dtype that packed weights of 4 bits have for others (`bnb_4bit_quant_storage`). Layers of a class
+    of the model's own that is a kind of `nn.Linear` stay as they are, unless `packs_own_classes`.
 
     Raises:
         MissingExtra: the step is to run and bitsandbytes is not installed.
@@ -207,7 +211,8 @@ def quantize(model: nn.Module, kind: Kind, compute_dtype: torch.dtype, storage: 
     heads = _heads(model)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if child in heads or not (type(child) is nn.Linear or type(child).__name__ == "Conv1D"):
+            is_linear = isinstance(child, nn.Linear) if packs_own_classes else type(child) is nn.Linear
+            if child in heads or not (is_linear or type(child).__name__ == "Conv1D"):
                 continue
             weight, bias = _linear_weight(child), getattr(child, "bias", None)
             if bias is not None:
