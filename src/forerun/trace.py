@@ -68,7 +68,7 @@ BYTES_READ, BYTES_WRITTEN, FACTORS = "bytes_read", "bytes_written", "factors"
 CARD, CARD_BYTES = "card", "card_bytes"
 """Keywords of an operator where one process drives several cards: the number of its card, if it is not the first; and
 of a copy from another card, which both wait for, that card's number and the bytes."""
-BESIDE_HOST = ("forerun.copy_to_host", "forerun.update_on_host_")
+BESIDE_HOST = ("forerun.copy_to_host", "forerun.copy_from_host_", "forerun.update_on_host_")
 """Operators that move or update what lives on the host, beside the device's own work."""
 EMPTY_CACHE = "forerun.empty_cache.default"
 """`torch.cuda.empty_cache()`, as an operator without work: the allocator gives back what no tensor uses."""

@@ -14,7 +14,7 @@ LAYOUT = {"data", "shard", "replicate", "tensor", "pipeline", "context"}
 LATER_WORDS = {
     "replicate": 1, "tensor": 1, "sequence_parallel": False, "pipeline": 1, "schedule": "1f1b", "virtual_stages": 1,
     "context": 1, "expert": 1, "async_tensor": False, "engine": "pytorch",
-    "expert_overlap": False,
+    "expert_overlap": False, "zero_buckets": "deepspeed",
 }  # fmt: skip
 """Fields of `parallel` that came after hashes had been stored, which leave them out at these values."""
 
@@ -58,8 +58,12 @@ class ParallelSettings(PlainSection):
     """Stage of ZeRO: 1 splits optimizer state and fp32 weights over ranks, 2 gradients too, 3 also the weights that are
     computed with. With `kind: ddp` DeepSpeed's. With `kind: fsdp`, which is 3 where nothing is said, ranks then gather
     weights once a step, and at 1, as Megatron's distributed optimizer, send gradients once."""
+    zero_buckets: Literal["deepspeed", "auto"] = "deepspeed"
+    """Sizes of the buckets of DeepSpeed's ZeRO: its own defaults, or those that the Trainer fills in where its
+    configuration says `auto` (by `hidden_size`)."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload."""
+    """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload.
+    `parameters`, with DeepSpeed's ZeRO-3: the weights' parts too, which are copied to the device before each use."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,6 +114,11 @@ class ParallelSettings(PlainSection):
     def deepspeed_stage(self) -> int:
         """Stage of DeepSpeed's ZeRO; 0 without it."""
         return 0 if self.kind == "fsdp" else self.zero
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether each rank keeps a part of the weights and gathers the others' before it uses them."""
+        return self.kind == "fsdp" or self.deepspeed_stage == 3
 
     @property
     def keeps_gathered(self) -> bool:

@@ -45,6 +45,7 @@ from forerun.step.tensor_parallel import require_tensor_parallel
 from forerun.step.training_step import TrainingStep
 from forerun.step.workload import Workload
 from forerun.step.zero import ZeroOptimizer, require_zero
+from forerun.step.zero_three import ZeroThreeOptimizer
 
 CLASSIFICATIONS = ("sequence-classification", "token-classification", "image-classification")
 CLASSIFICATION_HEADS = ("score", "classifier", "pre_classifier")
@@ -163,7 +164,7 @@ def bind_step(
     take_package(model, settings, capability)
     if not any(is_fake(p) for p in model.parameters()):
         take_kernels(model, settings, capability)
-    optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale, _wrap(settings))
+    optimizer = build_optimizer(model, settings.optimizer, workload.learning_rate_scale, _wrap(settings, model))
     step = TrainingStep(settings, workload, model, optimizer, device)
     step.capability = capability
     step.documents = take_offsets(model, settings, capability)
@@ -176,10 +177,11 @@ def bind_step(
     return step
 
 
-def _wrap(settings: Settings) -> Wrap | None:
+def _wrap(settings: Settings, model: nn.Module) -> Wrap | None:
     """What decides over which tensors the optimizer's rule works; None where it is the parameters themselves."""
     if settings.parallel.deepspeed_stage:
-        return functools.partial(ZeroOptimizer, settings=settings)
+        kind = ZeroThreeOptimizer if settings.parallel.deepspeed_stage == 3 else ZeroOptimizer
+        return functools.partial(kind, settings=settings, model=model)
     return OffloadedOptimizer if settings.parallel.offload == "optimizer" else None
 
 

@@ -23,11 +23,17 @@ PASSES = 7
 """Tensors that an update of Adam reads or writes: gradient, and weight and two moments both ways."""
 
 library.define("copy_to_host(Tensor source) -> ()")
+library.define("copy_from_host_(Tensor(a!) target) -> ()")
 library.define("update_on_host_(Tensor(a!) parameter, int bytes_per_element) -> ()")
 
 
 @torch.library.register_fake("forerun::copy_to_host", lib=library)
 def _(source: Tensor) -> None:
+    return None
+
+
+@torch.library.register_fake("forerun::copy_from_host_", lib=library)
+def _(target: Tensor) -> None:
     return None
 
 
@@ -46,15 +52,15 @@ def require_offload(settings: Settings) -> None:
     if parallel.offload == "none":
         return
     text = f"found offload={parallel.offload!r} with kind={parallel.kind!r} and zero={parallel.zero}"
-    if parallel.offload == "parameters":
+    if parallel.offload == "parameters" and parallel.deepspeed_stage != 3:
         raise NotSupported(
-            f"parallel.offload: parameters in host memory come with ZeRO-3, whose gathering is not modelled; {text}. "
-            f"Set it to optimizer."
+            f"parallel.offload: parameters in host memory come with DeepSpeed's ZeRO-3; {text}. Set parallel.kind to "
+            f"ddp and parallel.zero to 3, or offload to optimizer."
         )
     if parallel.kind != "none" and not parallel.deepspeed_stage:
         raise NotSupported(
             f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.kind to ddp and "
-            "parallel.zero to 1 or 2."
+            "parallel.zero to 1, 2 or 3."
         )
     if settings.optimizer.name not in ("adamw",) or settings.optimizer.in_backward:
         raise NotSupported(

@@ -24,7 +24,7 @@ from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
 from forerun.step.workload import BLANK, Batch, SpansStep, Workload
-from forerun.step.zero import ZeroOptimizer
+from forerun.step.zero import DeepSpeedOptimizer
 from forerun.trace import Phase
 
 
@@ -124,8 +124,8 @@ class TrainingStep:
         for index, batch in enumerate(micro_batches):
             with holding_gradients(self.called, self.settings, is_last=index == len(micro_batches) - 1):
                 loss, parts = self.micro_step(batch, count, index, observer)
-            if isinstance(self.optimizer, ZeroOptimizer):  # stage 1 sends once a step, beside the last micro-step
-                with observer.phase(Phase.BACKWARD, index if self.optimizer.stage == 2 else -1):
+            if isinstance(self.optimizer, DeepSpeedOptimizer):  # stage 1 sends once a step, beside the last micro-step
+                with observer.phase(Phase.BACKWARD, -1 if self.optimizer.stage == 1 else index):
                     self.optimizer.end_micro_step(is_last=index == len(micro_batches) - 1)
             total = loss if total is None else total + loss
             for name, part in parts.items():

@@ -1,5 +1,7 @@
 """DeepSpeed's ZeRO, stages 1 and 2, as one rank of it on the virtual GPU: what it keeps, copies and sends.
 
+Stage 3 is in `zero_three`.
+
 The weights of a group are views of one 16-bit buffer. Each rank keeps its part in fp32 with Adam's moments. Gradients
 are copied into a bucket of `reduce_bucket_size` elements; a full bucket is all-reduced, and the rank keeps what belongs
 to its part. Stage 1 does so after the last micro-step, so that all gradients exist until then; stage 2 as they come.
@@ -7,9 +9,9 @@ The update turns the part's gradients into fp32, updates, copies back to 16 bits
 optimizer offloaded its state is on the host: gradients of the part go there in fp32, and 16-bit weights come back.
 
 Source: DeepSpeed 0.19.8, `runtime/zero/stage_1_and_2.py` and `config.py`, with its defaults: contiguous gradients,
-no overlap, buckets of 5e8 elements, gradients accumulated in the model's dtype.
+no overlap, gradients accumulated in the model's dtype; buckets of its defaults or of the Trainer's `auto`.
 
-Not covered: stage 3, overlapped communication, MoE, Hugging Face's "auto" buckets, a step that runs.
+Not covered: overlapped communication of stages 1 and 2, MoE, a step that runs.
 """
 
 from collections.abc import Callable
@@ -17,15 +19,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.offload import PASSES
 from forerun.step.optimizer_in_backward import Make
+from forerun.step.parallel import unwrapped
+from forerun.step.split_weights import ZeroSizes
+from forerun.trace import Category
 
-BUCKET_ELEMENTS = 500_000_000
-"""`reduce_bucket_size` (config.py:113)."""
 ALIGNMENT = 2
 """`nccl_start_alignment_factor`: elements, for each rank."""
 MASTER_BYTES = 4
@@ -41,8 +44,10 @@ def require_zero(settings: Settings) -> None:
     if not parallel.deepspeed_stage:
         return
     obstacles = [
-        (parallel.zero == 3, "stage 3 gathers weights as it prefetches them, which is not modelled: parallel.kind=fsdp "
-         "splits the same tensors"),
+        (parallel.zero == 3 and parallel.world_size == 1 and parallel.offload != "parameters", "stage 3 splits nothing "
+         "over one device; found parallel.world_size=1. Set parallel.offload to parameters"),
+        (parallel.zero == 3 and settings.quantization != "none", "stage 3 gathers weights of 16 bits; found "
+         f"quantization={settings.quantization!r}. Set it to none"),
         (parallel.kind != "ddp", f"is data parallel; found parallel.kind={parallel.kind!r}. Set it to ddp"),
         (not settings.precision.endswith("-mixed"), "keeps 16-bit weights beside fp32 ones; found precision="
          f"{settings.precision!r}. Set it to bf16-mixed or fp16-mixed"),
@@ -54,6 +59,44 @@ def require_zero(settings: Settings) -> None:
     for applies, text in obstacles:
         if applies:
             raise NotSupported(f"parallel.zero: ZeRO {text}. Or set parallel.zero to 0.")
+
+
+def sizes_of(settings: Settings, model: nn.Module) -> ZeroSizes:
+    """ZeroSizes of buckets: DeepSpeed's own, or the Trainer's for a model of this width."""
+    if settings.parallel.zero_buckets == "deepspeed":
+        return ZeroSizes()
+    config: Any = getattr(unwrapped(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    width = getattr(text, "hidden_size", None) or max(getattr(text, "hidden_sizes", None) or [0])
+    if not width:
+        raise NotSupported(
+            f"parallel.zero_buckets: the Trainer takes sizes from a model's hidden_size; {settings.model.name} has "
+            "none. Set it to deepspeed."
+        )
+    return ZeroSizes.automatic(width)
+
+
+def step_alone(rule: torch.optim.Optimizer, master: Tensor, group: dict[str, Any]) -> None:
+    """Update one fp32 tensor of `rule` with the present values of its parameter `group`."""
+    rules = next(each for each in rule.param_groups if each["params"][0] is master)
+    rules.update({name: value for name, value in group.items() if name != "params"})
+    everything, rule.param_groups = rule.param_groups, [rules]
+    rule.step()
+    rule.param_groups = everything
+
+
+class DeepSpeedOptimizer(torch.optim.Optimizer):
+    """An optimizer that reduces gradients itself and keeps fp32 weights."""
+
+    stage: int
+
+    def tensors_by_category(self) -> dict[Category, list[Tensor]]:
+        """What it keeps on the device beside parameters and the state of its rule, by what it is."""
+        raise NotImplementedError
+
+    def end_micro_step(self, *, is_last: bool) -> None:
+        """After a backward pass."""
+        raise NotImplementedError
 
 
 class _Part:
@@ -79,13 +122,12 @@ class _Part:
         self.gradients: Tensor | None = None
 
 
-class ZeroOptimizer(torch.optim.Optimizer):
+class ZeroOptimizer(DeepSpeedOptimizer):
     """The optimizer of one rank; `make` makes the rule that updates its parts."""
 
-    def __init__(
-        self, groups: list[dict[str, Any]], make: Make, settings: Settings
-    ):  # fmt: skip
+    def __init__(self, groups: list[dict[str, Any]], make: Make, settings: Settings, model: nn.Module):
         super().__init__(groups, {})
+        self.bucket_elements = sizes_of(settings, model).reduce_bucket
         parallel = settings.parallel
         self.stage, self.is_on_host = parallel.deepspeed_stage, parallel.offload == "optimizer"
         self.limit = settings.optimizer.max_gradient_norm
@@ -104,9 +146,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 for parameter in part.parameters:
                     parameter.register_post_accumulate_grad_hook(self._collect)
 
-    def masters(self) -> list[Tensor]:
+    def tensors_by_category(self) -> dict[Category, list[Tensor]]:
         """The fp32 weights that this rank updates."""
-        return [part.master for part in self.parts if part.master is not None]
+        return {Category.OPTIMIZER_STATE: [part.master for part in self.parts if part.master is not None]}
 
     def end_micro_step(self, *, is_last: bool) -> None:
         """After a backward pass: send what waits; stage 1 sends everything after the last micro-step only."""
@@ -125,11 +167,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Copy a gradient into the bucket, which is sent before it would overflow."""
         gradient = parameter.grad
         assert gradient is not None
-        if self._filled + gradient.numel() > BUCKET_ELEMENTS:
+        if self._filled + gradient.numel() > self.bucket_elements:
             self._reduce()
-        if gradient.numel() <= BUCKET_ELEMENTS:
+        if gradient.numel() <= self.bucket_elements:
             if self._bucket is None:
-                self._bucket = torch.empty(BUCKET_ELEMENTS, dtype=gradient.dtype, device=gradient.device)
+                self._bucket = torch.empty(self.bucket_elements, dtype=gradient.dtype, device=gradient.device)
             place = self._bucket.narrow(0, self._filled, gradient.numel())
             place.copy_(gradient.view(-1))
             parameter.grad = place.view(gradient.shape)
@@ -146,7 +188,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         for parameter in self._waiting:
             gradient = parameter.grad
             assert gradient is not None
-            if gradient.numel() > BUCKET_ELEMENTS:
+            if gradient.numel() > self.bucket_elements:
                 dist.all_reduce(gradient)
             if id(parameter) in self._part_of[id(parameter)].owned:
                 self._keep(parameter, gradient)
@@ -187,11 +229,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         part.gradients = None
         if self.limit is not None:
             part.master.grad.mul_(norm)
-        rules = next(each for each in self._rule.param_groups if each["params"][0] is part.master)
-        rules.update({name: value for name, value in group.items() if name != "params"})
-        everything, self._rule.param_groups = self._rule.param_groups, [rules]
-        self._rule.step()
-        self._rule.param_groups = everything
+        step_alone(self._rule, part.master, group)
         part.master.grad = None
         part.weights.copy_(part.master)
 

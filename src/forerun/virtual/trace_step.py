@@ -36,7 +36,7 @@ from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver, TrainingStep
 from forerun.step.unseen_parts import unseen_parameters, with_work
 from forerun.step.workload import Workload
-from forerun.step.zero import ZeroOptimizer
+from forerun.step.zero import DeepSpeedOptimizer
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
 from forerun.virtual.fused_kernels import fused_kernels
@@ -148,9 +148,10 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
             stack.enter_context(masks_fill())
             with _disable_current_modes():  # meshes of ranks are real tensors, and parameters are on `meta`
                 shard(model, settings, mesh)
-        if parallel.pipeline > 1:
+        if parallel.pipeline > 1 or parallel.deepspeed_stage == 3:
             stack.enter_context(recording_waits(session.recorder))
-        place(model, session.torch_device)
+        with session.recorder.muted() if parallel.deepspeed_stage == 3 else contextlib.nullcontext():
+            place(model, session.torch_device)  # which ZeRO-3 splits as they are made (`zero.Init`)
         stack.enter_context(fused_kernels(model, settings, device, session.recorder))
         session.name_modules(model)
         casts = stack.enter_context(as_megatron(settings, workload, model, session.recorder))
@@ -161,8 +162,7 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
             )  # fmt: skip
         if casts is not None:
             step.optimizer.register_step_post_hook(lambda *_: casts.begin_step())
-        replicated = replica(step.called)
-        if replicated is not None:
+        if (replicated := replica(step.called)) is not None:
             record_reductions(replicated, session.recorder)
         step.freeze_encoder(how.frozen_encoder)
         yield step, session
@@ -276,14 +276,15 @@ def _prepare_and_run(step: TrainingStep, session: VirtualSession, shape: BatchSh
     own_gradient = functools.partial(_own_gradient, recorder)
     if isinstance(step.optimizer, OptimizerInBackward):
         step.optimizer.before_update = own_gradient
-    elif isinstance(step.optimizer, ZeroOptimizer):
-        recorder.own(step.optimizer.masters(), Category.OPTIMIZER_STATE)
+    elif isinstance(step.optimizer, DeepSpeedOptimizer):
+        for category, tensors in step.optimizer.tensors_by_category().items():
+            recorder.own(tensors, category)
     else:
         for parameter in trainable:
             parameter.register_post_accumulate_grad_hook(own_gradient)
     if step.settings.compile != "none":
         _compile(step, session, shape)
-    if step.settings.parallel.kind == "fsdp":  # makes its buffers in the first step
+    if step.settings.parallel.splits_weights:  # makes its buffers in the first step
         count = _micro_steps(step) if step.pipeline is not None else 1
         step.run([_batch(step, session, shape, recorder) for _ in range(count)], StepObserver())
     else:
@@ -341,7 +342,7 @@ def _describe(
     trace.async_tensor, trace.allocator = parallel.async_tensor, step.settings.allocator.conf
     trace.network = None if step.settings.cluster.network == "auto" else step.settings.cluster.network
     trace.micro_steps, trace.accumulation = _micro_steps(step), step.settings.batch.gradient_accumulation_steps
-    trace.paged_bytes = paged_bytes(step.optimizer)
+    trace.paged_bytes, trace.tf32 = paged_bytes(step.optimizer), step.policy.tf32
     trace.unseen_parameters = unseen_parameters(step.model, step.settings.workload)
     trace.looped_tokens = shape.length if is_token_by_token(step.model) else 0
     if hasattr(step.model, "config") and has_rotary_positions(step.model.config):
@@ -349,7 +350,6 @@ def _describe(
     if step.settings.quantization != "none":
         trace.unpacked_expert_bytes, trace.narrow_bytes = unpacked_expert_bytes(step.model), narrow_bytes(step.model)
     trace.compute_dtype = str(step.policy.compute_dtype).removeprefix("torch.")
-    trace.tf32 = step.policy.tf32
     trace.documents = "" if step.documents is None else step.documents.description
 
 
