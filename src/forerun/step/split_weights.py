@@ -203,18 +203,18 @@ class SplitWeights:
         """Gather what a module needs, wait for it, and begin to gather what the next ones need."""
         if self._order is None:
             self._recorded.append(module)
-        wanted = self._of_module[module]
-        self._gather([each for each in wanted if not each.is_here and each.coming is None])
-        for each in wanted:
+        of_module = self._of_module[module]
+        self._gather([each for each in of_module if not each.is_here and each.coming is None])
+        for each in of_module:
             each.active.add(module)
             if each.coming is not None:
                 self._wait(each.coming)
         if self._order is not None:
-            self._prefetch(wanted)
+            self._prefetch(of_module)
         self._step += 1
 
-    def _prefetch(self, wanted: list[Weight]) -> None:
-        new = {each for each in wanted if self._fetched[each] < self._step}
+    def _prefetch(self, of_module: list[Weight]) -> None:
+        new = {each for each in of_module if self._fetched[each] < self._step}
         while self._queue and new:
             each, step = self._queue.popleft()
             self._fetched[each] = step
