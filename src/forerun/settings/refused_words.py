@@ -67,7 +67,8 @@ VALUES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 KEYS: dict[str, str] = {
     "fp8": FLOAT8,
-    "deepspeed": "DeepSpeed's stages are parallel.zero with parallel.kind: ddp, its offload parallel.offload",
+    "deepspeed": "DeepSpeed's stages are parallel.zero (1, 2 or 3) with parallel.kind: ddp and parallel.world_size, "
+    "its offload parallel.offload, buckets that its file leaves to auto parallel.zero_buckets: auto",
     "liger": "Liger's kernels are model.kernels: liger",
     "use_liger_kernel": "Liger's kernels are model.kernels: liger",
     "gradient_checkpointing": "Recomputation is activation_checkpointing: blocks",
