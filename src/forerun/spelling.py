@@ -105,8 +105,8 @@ def alike(text: str, rows: Sequence[Spelled], noise: Iterable[str] = (), count: 
         beginning = row.name[: len(target) + 1]
         looks = max(SequenceMatcher(None, target, name).ratio() for name in (row.name, beginning))
         shared = sum(max((near[word].get(other, 0.0) for other in row.allowed), default=0.0) for word in typed)
-        met = sum(max((near[word].get(other, 0.0) for word in typed), default=0.0) for other in row.required)
-        return round(shared + 2 * met - len(row.required), 6), looks
+        required = sum(max((near[word].get(other, 0.0) for word in typed), default=0.0) for other in row.required)
+        return round(shared + 2 * required - len(row.required), 6), looks
 
     return [row.name for row in sorted(rows, key=likeness, reverse=True)[:count]]
 
