@@ -130,9 +130,9 @@ def closeness(word: str, other: str) -> float:
     if min(len(word), len(other)) < SHORTEST_SLIP or abs(len(word) - len(other)) > 1 or SIZED.fullmatch(other):
         return 0.0
     begin = next((i for i, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other)))
-    rest, wanted = word[begin:], other[begin:]
-    if rest[:2] == wanted[1::-1] and rest[2:] == wanted[2:]:
+    rest, goal = word[begin:], other[begin:]
+    if rest[:2] == goal[1::-1] and rest[2:] == goal[2:]:
         return SWAPPED
-    if rest[1:] == wanted or rest == wanted[1:]:
+    if rest[1:] == goal or rest == goal[1:]:
         return ADDED
-    return STRUCK if rest[1:] == wanted[1:] else 0.0
+    return STRUCK if rest[1:] == goal[1:] else 0.0

@@ -6,7 +6,7 @@ can be counted: each expert's rows are padded to whole tiles, and weights of exp
 
 Where experts are dealt over ranks memory does depend on it: the fullest rank decides.
 
-Four types are run in loops, two of them with a capacity: what their traces assume is said
+Five types are run in loops, two of them with a capacity: what their traces assume is said
 (`virtual/looped_experts.py`).
 """
 

@@ -16,7 +16,6 @@ TASKS = {
     "donut": "reads images of documents as text, which no workload trains",
     "yolo": "finds objects by boxes, which no workload trains",
     "unet": "draws masks, which no workload trains; that of Stable Diffusion is sd15 or sdxl",
-    "dbrx": "gives its experts rows in a loop that values decide, which no settings file can trace",
 }
 """By a word of the id, or the letters that it begins with: what such a model does."""
 OWN_CODE = re.compile(r".*(?:phi-3(?:\.5)?-vision|kimi-vl).*")

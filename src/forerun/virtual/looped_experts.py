@@ -1,7 +1,7 @@
-"""Experts that transformers runs in a loop whose turns values decide: Switch, NLLB-MoE, LongCat Flash, JetMoE.
+"""Experts that transformers runs in a loop whose turns values decide: Switch, NLLB-MoE, LongCat, JetMoE, DBRX.
 
 Question: what a step of them issues and allocates where no value is known. transformers gives most mixtures one grouped
-product; these four ask which experts have rows (`nonzero`) and how many. The loop is the library's (5.24), with the
+product; these ask which experts have rows (`nonzero`) and how many. The loop is the library's (5.24), with the
 counts of even routing in place of what it would read: rows / experts each, the first ones one more where that leaves
 a rest. Both are in `Routing`, and what is assumed stands in the trace.
 
@@ -128,6 +128,21 @@ def _longcat_experts(self: Any, hidden_states: torch.Tensor, top_k_index: Any, t
     return final
 
 
+def _dbrx_experts(self: Any, hidden_states: torch.Tensor, top_k_index: Any, top_k_weights: Any) -> torch.Tensor:
+    """`DbrxExperts.forward`: weights of all experts lie in one matrix."""
+    batch, shape = hidden_states.shape[0], (-1, self.ffn_hidden_size, self.hidden_size)
+    rows = hidden_states.reshape(-1, self.hidden_size)
+    final = torch.zeros_like(rows)
+    with torch.no_grad():
+        mask = F.one_hot(top_k_index, num_classes=self.num_experts + 1).permute(2, 1, 0)
+    text = f"{ROUTING}rows are routed evenly over {self.num_experts} experts."
+    for index, choice, token in _expert_rows(mask, Routing(even(top_k_index.numel(), self.num_experts), text)):
+        weights = [weight.view(shape)[index] for weight in (self.mlp.w1, self.mlp.v1, self.mlp.w2)]
+        result = self.mlp(rows[token], *weights).view(-1, self.hidden_size) * top_k_weights[token, choice, None]
+        final.index_add_(0, token, result)
+    return final.view(batch, -1, self.hidden_size)
+
+
 def _jetmoe_experts(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`JetMoeParallelExperts.forward`, with even counts of rows; what read them read nothing."""
 
@@ -142,6 +157,7 @@ LAYERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "SwitchTransformersSparseMLP": lambda _: _switch_layer,
     "NllbMoeSparseMLP": lambda _: _nllb_layer,
     "LongcatFlashExperts": lambda _: _longcat_experts,
+    "DbrxExperts": lambda _: _dbrx_experts,
     "JetMoeParallelExperts": _jetmoe_experts,
 }
 """Class of transformers → its forward pass with even routing, made of its own."""
