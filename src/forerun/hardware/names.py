@@ -63,7 +63,9 @@ NOISE = frozenset(
     ]
 )
 """Words that tell no card from another, sellers among them."""
-SELLERS = re.compile(r"^(?:aws|amazon|ec2|sagemaker|azure|gcp|google(?:-cloud)?|oci|oracle(?:-cloud)?)-(?=.)")
+SELLERS = re.compile(
+    r"^(?:aws|amazon|ec2|sagemaker|azure|gcp|google(?:-cloud)?|oci|oracle(?:-cloud)?|lambda(?:-labs|-cloud)?)-(?=.)"
+)
 """Before the name of a machine type."""
 LAPTOP = frozenset({"laptop", "mobile", "notebook"})
 TELLING = LAPTOP | {"ti", "super"}
