@@ -17,12 +17,13 @@ import torch
 from benchmarks import hub_facts
 from benchmarks.hub_index import row_text
 from benchmarks.media_index import keras_counts
+from benchmarks.other_rows import other_rows
 from torch import nn
 
 import forerun.models
 from forerun.models.build import build_model
 from forerun.models.catalogue import text_part
-from forerun.models.rows import Architecture, architectures
+from forerun.models.rows import Architecture
 
 CANDIDATES = Path(__file__).with_name("families.toml")
 TARGET = Path(forerun.models.__file__ or "").parent / "architectures" / "families.toml"
@@ -59,7 +60,7 @@ class Stated:
         if "keras" in model:
             (count,) = self.presets[model["keras"]]
             return count, f"{CONFIRMED}, equal to {KERAS}{beside}"
-        return model["stated"], f"{model['source']}; count by building; read {READ}"
+        return model["stated"], f"{model['source']}; count by building; read {model.get('read', READ)}"
 
 
 def fields_of(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +124,7 @@ def main() -> None:
     """Write the file anew; what was left out is printed."""
     stated = Stated(*(Path(path) for path in sys.argv[1:3]))
     content = tomllib.loads(CANDIDATES.read_text(encoding="utf-8"))
-    TARGET.unlink(missing_ok=True)
-    taken = {name for row in architectures() for name in (row.name, *row.aliases)}
+    _, taken = other_rows(TARGET)
     rows = [row for model in content["model"] if (row := row_of(model, stated)) is not None]
     own = Counter(name for row in rows for name in {row.name, *row.aliases})
     twice = [name for name, times in own.items() if name in taken or times > 1]

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from benchmarks.hub_facts import ENCODERS, FACTS, TRANSLATIONS, Fields, read_facts, shape_of_row
 from benchmarks.model_index import free_name
+from benchmarks.other_rows import other_rows
 
 import forerun.models
 from forerun.models.build import build_model, workloads_of
 from forerun.models.catalogue import text_part
-from forerun.models.rows import Architecture, architectures
+from forerun.models.rows import Architecture
 from forerun.spelling import words
 
 TARGET = Path(forerun.models.__file__ or "").parent / "architectures" / "hub.toml"
@@ -72,8 +73,7 @@ class Index:
         self.rows: list[Architecture] = []
         self.more_ids: dict[str, list[str]] = {}
         self.left_out: Counter[str] = Counter()
-        self.written = architectures()
-        self.names = {name for row in self.written for name in (row.name, *row.aliases)}
+        self.written, self.names = other_rows(TARGET)
 
     def add(self, identity: str, kind: str, fields: Fields, count: int, of: str, source: str, licence: str) -> None:
         """An id: of a row that has its shape, or a row of its own."""
@@ -254,7 +254,6 @@ def _counted(config: Any) -> tuple[int, str] | None:
 def main() -> None:
     """Write the file anew; what was left out, and why, is printed."""
     program, configurations, tables = (Path(path) for path in sys.argv[1:4])
-    TARGET.unlink(missing_ok=True)
     index = Index()
     add_stated(index, configurations)
     facts = add_facts(index, program)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.other_rows import other_rows
 
 import forerun.models
 from forerun.models.build import build_model
-from forerun.models.rows import Architecture, architectures
+from forerun.models.rows import Architecture
 
 TARGET = Path(forerun.models.__file__ or "").parent / "architectures" / "index.toml"
 HEADER = """# Sizes of published models by hub id, written by `python -m benchmarks.model_index`; as encoders.toml.
@@ -105,7 +106,7 @@ def rows() -> list[Architecture]:
     """One row for each shape, named after the first id that has it."""
     from transformers import AutoConfig
 
-    listed = {alias for row in architectures() for alias in (row.name, *row.aliases)}
+    _, listed = other_rows(TARGET)
     shapes: dict[str, tuple[str, dict[str, Any], list[str], str]] = {}
     for entry in configurations(Path(sys.argv[1])):
         translated = fields_of(entry)
@@ -152,7 +153,6 @@ def free_name(name: str, identity: str, used: set[str]) -> str:
 
 def main() -> None:
     """Write the file anew, one line printed for each row."""
-    TARGET.unlink(missing_ok=True)
     text = HEADER
     for row in rows():
         print(f"{row.name:34} {row.parameters:>17,}  {row.model_type:12} {len(row.aliases)} ids")

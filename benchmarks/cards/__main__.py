@@ -72,6 +72,8 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {_value(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_value(each) for each in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         return '"' + value.replace('"', '\\"') + '"'
     return (

@@ -25,6 +25,9 @@ FP32_LANES = {
 TENSOR_FLOP = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096, (12, 0): 1024}
 """Dense float16 per multiprocessor and cycle, accumulating in float32: as `hardware/test_catalogue.py` has them."""
 HALVED = {"half", "half-of-l40"}
+SLOW_FLOAT16 = 0.61 / (24 * 1770 / 1e6)
+"""Rate of PyTorch's float16 products over multiprocessors x clock of a Turing chip without tensor cores: 0.61 TFLOP/s
+on a GTX 1660 Ti, torch 2.7, CUDA 12.8 (zzc0721/torch-performance-test-data#89), where float32 has 5.24."""
 TENSOR_DTYPES = {
     (7, 0): {}, (7, 5): {"int8": 2}, (8, 0): {"tfloat32": 0.5, "bfloat16": 1, "int8": 2},
     (8, 6): {"tfloat32": 0.5, "bfloat16": 1, "int8": 2},
@@ -123,7 +126,7 @@ def _peaks(rates: str, capability: tuple[int, int], facts: Mapping[str, Any], st
     cycles = facts["streaming_multiprocessors"] * facts["boost_clock_mhz"] / 1e6
     float32 = 2 * FP32_LANES[capability] * cycles
     if rates == "none":
-        return {"float32": round(float32, 1)}
+        return {"float32": round(float32, 1), "float16": round(SLOW_FLOAT16 * cycles, 2)}
     if rates == "fp32":
         return {"float32": round(float32, 1), "float16": round(float32, 1)}
     full = TENSOR_FLOP[capability] * cycles if stated is None else stated

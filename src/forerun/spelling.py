@@ -4,7 +4,7 @@ A row has words that must be typed ("4070", "ti", "super") and words that may be
 row when all its words are words of the row and it has all that must be. Where several rows remain, nobody guesses: the
 caller lists them. Letters and digits that touch are told apart ("4070ti"), sizes lose their unit ("80 GB").
 
-Not covered: typing errors. `alike` finds what a message offers instead.
+A text with a typing error means no row; `alike` finds what a message offers instead, by words that are one slip away.
 """
 
 import re
@@ -26,6 +26,13 @@ COUNT = re.compile(
     r"|(?<=[a-z\d]):([1-9]|1[0-6])\s*$"
 )
 """How many of them are meant: "2x T4", "8 × H100", "2x3090", "4090x2", Lambda's "gpu_1x_a100", Modal's "T4:4"."""
+
+SHORTEST_SLIP = 3
+"""Letters below which another word is another word: l4, t4 and a4 are cards."""
+SIZED = re.compile(r"\d+(?:\.\d+)?[bm]")
+WITHOUT_UNIT, SWAPPED, ADDED, STRUCK = 0.9, 0.85, 0.8, 0.7
+"""What a word counts that lacks the "b" of a number of parameters, has two neighbours swapped, one letter too many or
+too few, or another letter: chosen, so that of 4090 and 4060 the first is nearer to 4900."""
 
 
 class NameNote(UserNote):
@@ -86,12 +93,46 @@ def holds(text: str, rows: Sequence[Spelled], noise: Iterable[str] = ()) -> list
 
 
 def alike(text: str, rows: Sequence[Spelled], noise: Iterable[str] = (), count: int = 3) -> list[str]:
-    """The names most like a text: those that share most of its words and add few, then those that look like it."""
-    typed, target = words(text, noise), text[:LONGEST_TEXT].lower()
+    """The names most like a text: those that share most of its words and add few, then those that look like it.
 
-    def likeness(row: Spelled) -> tuple[int, float]:
+    A word of no row that one slip of the fingers makes of another counts for most of it; a number for one of
+    parameters.
+    """
+    typed, target = words(text, noise), text[:LONGEST_TEXT].lower()
+    near = _near(typed, frozenset().union(*(row.allowed for row in rows)))
+
+    def likeness(row: Spelled) -> tuple[float, float]:
         beginning = row.name[: len(target) + 1]
         looks = max(SequenceMatcher(None, target, name).ratio() for name in (row.name, beginning))
-        return len(typed & row.allowed) + len(typed & row.required) - len(row.required - typed), looks
+        shared = sum(max((near[word].get(other, 0.0) for other in row.allowed), default=0.0) for word in typed)
+        required = sum(max((near[word].get(other, 0.0) for word in typed), default=0.0) for other in row.required)
+        return round(shared + 2 * required - len(row.required), 6), looks
 
     return [row.name for row in sorted(rows, key=likeness, reverse=True)[:count]]
+
+
+def _near(typed: Iterable[str], every: frozenset[str]) -> dict[str, dict[str, float]]:
+    """Typed words → words that they can stand for, and how much they count as those."""
+    near: dict[str, dict[str, float]] = {}
+    for word in typed:
+        sizes = {f"{word}{unit}": WITHOUT_UNIT for unit in "bm" if f"{word}{unit}" in every}
+        slips = {other: share for other in every if (share := closeness(word, other))} if word not in every else {}
+        near[word] = {**sizes, **slips, word: 1.0}
+    return near
+
+
+def closeness(word: str, other: str) -> float:
+    """How much of a word counts as another where one slip of the fingers makes it that; 0 for two other words.
+
+    A slip swaps two neighbours, leaves one out, adds or strikes another key. Numbers of parameters have none: 7b is no
+    8b.
+    """
+    if min(len(word), len(other)) < SHORTEST_SLIP or abs(len(word) - len(other)) > 1 or SIZED.fullmatch(other):
+        return 0.0
+    begin = next((i for i, (a, b) in enumerate(zip(word, other, strict=False)) if a != b), min(len(word), len(other)))
+    rest, goal = word[begin:], other[begin:]
+    if rest[:2] == goal[1::-1] and rest[2:] == goal[2:]:
+        return SWAPPED
+    if rest[1:] == goal or rest == goal[1:]:
+        return ADDED
+    return STRUCK if rest[1:] == goal[1:] else 0.0

@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.spelling import Spelled, alike, holds, meant_by, without_count, words
+from forerun.spelling import Spelled, alike, closeness, holds, meant_by, without_count, words
 
 ROWS = [
     Spelled("rtx-4070", frozenset({"4070"}), frozenset({"rtx", "4070", "12"})),
@@ -66,3 +66,24 @@ def test_a_number_of_cards(text: str, rest: str, count: int):
 def test_what_shares_words_is_offered_before_what_looks_alike():
     assert alike("4070 laptop", ROWS, count=2) == ["rtx-4070", "rtx-4070-ti"]
     assert alike("a10-80gb", ROWS, count=2) == ["a100-80gb", "a100-80gb-pcie"]
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "is_slip"),
+    [
+        ("4900", "4090", True), ("kagle", "kaggle", True), ("distilbet", "distilbert", True), ("rxt", "rtx", True),
+        ("mistrall", "mistral", True), ("qwem", "qwen", True), ("l4", "t4", False), ("7bb", "7b", False),
+        ("13b", "33b", False), ("llama", "gemma", False), ("4900", "4060", False),
+    ],
+)  # fmt: skip
+def test_a_slip_is_one_key(word: str, other: str, is_slip: bool):
+    assert (closeness(word, other) > 0) == is_slip
+
+
+def test_a_word_with_a_slip_is_offered_first():
+    assert alike("rtx 4700 it", ROWS, count=1) == ["rtx-4070"]
+    assert alike("rtx 4700 ti", ROWS, count=1) == ["rtx-4070-ti"]
+    assert alike("nvida a10 80gb pice", ROWS, count=1) == ["a100-80gb-pcie"]
+    sizes = [Spelled("qwen3-8b", frozenset({"qwen", "3", "8b"}), frozenset({"qwen", "3", "8b"})),
+             Spelled("qwen3-14b", frozenset({"qwen", "3", "14b"}), frozenset({"qwen", "3", "14b"}))]  # fmt: skip
+    assert alike("qwen 3 14", sizes, count=1) == ["qwen3-14b"], "a number of parameters without its unit"

@@ -54,6 +54,8 @@ BETWEEN_RANKS = ("c10d.", "_c10d_functional.")
 """Prefixes of the names of operators that other ranks take part in."""
 AWAITED = "_c10d_functional."
 """Prefix of those that the device waits for at once: what follows reads their results (tensor parallelism)."""
+ROUTING = "Assumed: "
+"""How an assumed value begins that says how rows reach experts: a sentence for the reader of a forecast."""
 GROUP_SIZE, MACHINES = "group_size", "machines"
 """Keywords of such an operator: how many ranks take part, and in how many machines they are."""
 RANKS, PEER, STREAM = "ranks", "peer", "stream"

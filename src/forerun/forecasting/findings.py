@@ -103,7 +103,7 @@ def _without_gradient(watcher: StepWatcher) -> ProgramFinding | None:
 def _fp32_products(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFinding | None:
     """Products in fp32 on a card whose tensor cores could take them."""
     cores = "tfloat32" if "tfloat32" in device.peak_flops_per_second else "float16"
-    if cores not in device.peak_flops_per_second:
+    if not device.has_tensor_cores:
         return None
     share, line, seconds = _products_in("float32", trace, watcher, device)
     if share < FP32_SHARE:

@@ -46,6 +46,7 @@ from forerun.records import (
 from forerun.settings.media import DENOISING, MEDIA
 from forerun.settings.schema import Settings
 from forerun.step.library_versions import version_warnings
+from forerun.trace import ROUTING
 from forerun.units import HOUR, format_bytes, format_percent, format_seconds
 
 TIMELINE_POINTS = 240
@@ -294,9 +295,9 @@ def _not_modelled(request: ForecastRequest, model: StepModel) -> list[str]:
         gaps.append("time of communication between ranks: the links of such a GPU are not known")
     if request.settings.model.attention.startswith("flash_attention_") and request.settings.batch.padding != "packed":
         gaps.append("padding, which flash attention leaves out in a run: every token is counted here")
-    reads = len(model.longest.trace.assumed_values)
+    reads = [text for text in model.longest.trace.assumed_values if not text.startswith(ROUTING)]
     if reads:
-        gaps.append(f"{reads} reads of tensor values, answered with 0: {model.longest.trace.assumed_values[0]} …")
+        gaps.append(f"{len(reads)} reads of tensor values, answered with 0: {reads[0]} …")
     missing = getattr(model.costs, "missing", set())
     if missing:
         gaps.append(f"operators not timed alone, taken by bytes and FLOP: {', '.join(sorted(missing))}")

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from forerun.errors import MissingPeak, UnknownDevice
-from forerun.hardware.names import NOISE, meaning, spelled
+from forerun.hardware.names import NOISE, meaning, nearest_names, spelled
 from forerun.hardware.rates import EMULATED_BFLOAT16_SHARE, FLOAT64_SHARES
 from forerun.hardware.stored_prices import stored_fields
 from forerun.records import Range, Record
@@ -374,7 +374,7 @@ def _row_of(name: str) -> Device:
         raise UnknownDevice(f"{in_short(name)} can be several GPUs: {listed}. {match.note}Name one of them.")
     raise UnknownDevice(
         f"No GPU named {in_short(name)} in the catalogue. {match.note}{' ' if match.note else ''}Nearest: "
-        f"{', '.join(alike(name, spelled_gpus(), NOISE))}. "
+        f"{', '.join(nearest_names(name, spelled_gpus()))}. "
         f"`forerun gpus --search TEXT` looks through all {len(rows)}; `cpu` means this machine."
     )
 

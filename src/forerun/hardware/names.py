@@ -8,12 +8,13 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from forerun.hardware.plainer import plainer, singular
-from forerun.spelling import SIZE, Spelled, meant_by, without_count, words
+from forerun.spelling import SIZE, Spelled, alike, meant_by, without_count, words
 
 NOISE = frozenset(
     [
@@ -62,13 +63,18 @@ NOISE = frozenset(
     ]
 )
 """Words that tell no card from another, sellers among them."""
-SELLERS = re.compile(r"^(?:aws|amazon|ec2|sagemaker|azure|gcp|google(?:-cloud)?|oci|oracle(?:-cloud)?)-(?=.)")
+SELLERS = re.compile(
+    r"^(?:aws|amazon|ec2|sagemaker|azure|gcp|google(?:-cloud)?|oci|oracle(?:-cloud)?|lambda(?:-labs|-cloud)?)-(?=.)"
+)
 """Before the name of a machine type."""
 LAPTOP = frozenset({"laptop", "mobile", "notebook"})
 TELLING = LAPTOP | {"ti", "super"}
 """Words without which another chip is meant, also where only one row has the memory that was typed."""
 OPTIONAL = frozenset({"rtx", "gtx", "rx", "quadro", "pcie", "sxm", "die"})
 """Words of a name that people leave out."""
+LEAST_LIKENESS, LEAST_OF_WORDS, LEAST_BEGINNING = 0.85, 0.9, 5
+"""Of a machine's name that a typing error spoiled, by difflib, and of another alias; letters that begin a machine's."""
+NEAREST = 3
 BOXES = (6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 141, 180, 186, 192, 256, 288)
 """Sizes on boxes, GB; a row without one has the least that its memory fits."""
 
@@ -168,6 +174,15 @@ def machines() -> dict[str, Machine]:
             for name, count in types.items():
                 table[_key(name)] = Machine(name, gpu, count, cloud["source"])
     return table
+
+
+def nearest_names(text: str, rows: Sequence[Spelled]) -> list[str]:
+    """Three names for a text with a typing error: machine types and other aliases that look like it, then rows."""
+    key = _key(text)
+    begun = sorted((name for name in machines() if len(key) >= LEAST_BEGINNING and name.startswith(key)), key=len)
+    close = get_close_matches(key, machines(), NEAREST, LEAST_LIKENESS)
+    close += get_close_matches(key, [name for name, gpus in aliases().items() if gpus], NEAREST, LEAST_OF_WORDS)
+    return list(dict.fromkeys([*begun, *close, *alike(text, rows, NOISE, NEAREST)]))[:NEAREST]
 
 
 def aliases() -> dict[str, tuple[str, ...]]:

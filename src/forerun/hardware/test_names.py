@@ -1,3 +1,4 @@
+import re
 import warnings
 
 import pytest
@@ -138,3 +139,17 @@ def test_laptop_versions_are_rows_of_their_own(text: str):
     assert row.memory_bytes < card.memory_bytes
     assert row.board_watts < card.board_watts
     assert "laptop" in row.remark
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("rtx 4900", "rtx-4090"), ("rtx4900", "rtx-4090"), ("rtx 3900", "rtx-3090"), ("rxt 4090", "rtx-4090"),
+        ("rtx 5900", "rtx-5090"), ("a6000 ad", "a6000-ada"), ("kagle", "kaggle"), ("g5.xlrage", "g5.xlarge"),
+        ("p4d.24", "p4d.24xlarge"), ("a2-highgpu-1", "a2-highgpu-1g"), ("radeon 7900 xtxx", "rx-7900-xtx"),
+        ("kaggle p10", "kaggle-p100"), ("titan rxt", "titan-rtx"), ("tesa t4", "t4"),
+    ],
+)  # fmt: skip
+def test_a_typing_error_is_answered_with_what_was_meant(text: str, first: str):
+    with pytest.raises(UnknownDevice, match=f"Nearest: {re.escape(first)},"):
+        device(text)

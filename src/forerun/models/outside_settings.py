@@ -16,9 +16,10 @@ TASKS = {
     "donut": "reads images of documents as text, which no workload trains",
     "yolo": "finds objects by boxes, which no workload trains",
     "unet": "draws masks, which no workload trains; that of Stable Diffusion is sd15 or sdxl",
-    "dbrx": "gives its experts rows in a loop that values decide, which no settings file can trace",
 }
 """By a word of the id, or the letters that it begins with: what such a model does."""
+OWN_CODE = re.compile(r".*(?:phi-3(?:\.5)?-vision|kimi-vl).*")
+"""Ids whose class is code on the hub, and none of transformers 5.24."""
 UNPUBLISHED = re.compile(r"chat-?gpt.*|claude.*|gemini.*|(?:openai )?gpt[- ]?(?:3|3\.5|4|4\.1|4o|5)(?:[- ].*)?")
 """Names of models whose weights are nobody's but their makers'."""
 OF_VALUES = ("DynamicOutputShapeException", "DataDependentOutputException", "GuardOnDataDependentSymNode")
@@ -33,6 +34,8 @@ def other_task(name: str) -> str:
     """Why no settings file trains the model of an id, and what forecasts it; empty where the id does not say."""
     if UNPUBLISHED.fullmatch(name.lower()):
         return "Its weights are not published, so that nobody else can train it. "
+    if OWN_CODE.fullmatch("-".join(name.lower().split())):
+        return f"Its class is code of its own on the hub, and transformers has none; {SCRIPT} "
     parts = re.split(r"[-_. ]", name.rpartition("/")[2].lower())
     letters = [re.split(r"v?\d", part)[0] for part in parts]
     reason = next((TASKS[part] for part in (*parts, *letters) if part in TASKS), "")

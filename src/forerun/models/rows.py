@@ -243,12 +243,12 @@ def _has_all(row: Architecture, text: str, spellings: Iterable[str]) -> bool:
 
 
 def _numbers(text: str) -> set[tuple[str, str]]:
-    """Numbers of a text that stand behind a word, with that word."""
+    """Numbers of a text that stand behind a word or another number, with that: the 8 of "qwen 3 8" is no GSM8K's."""
     listed = [word for word in ordered_words(text) if word not in NOISE]
     return {
         (before, word)
         for before, word in pairwise(listed)
-        if before.isalpha() and word[0].isdigit() and "b" not in word
+        if not NUMBER_OF_PARAMETERS.fullmatch(before) and word[0].isdigit() and "b" not in word
     }
 
 

@@ -79,7 +79,13 @@ def test_known_exact_counts():
             for name in ("llama-33b", "llama-65b", "llama-3.2-90b-vision-instruct", "opt-2.7b", "opt-13b", "opt-30b",
                          "opt-66b", "mt5-xxl", "stablelm-2-12b", "xlm-roberta-xl", "wav2vec2-xls-r-1b",
                          "distilbert-base-multilingual-cased", "convnextv2-large-22k-224",
-                         "swinv2-base-patch4-window8-256", "granite-3.1-8b-base", "granite-3.1-2b-base")
+                         "swinv2-base-patch4-window8-256", "granite-3.1-8b-base", "granite-3.1-2b-base", "falcon-11b",
+                         "recurrentgemma-2b", "recurrentgemma-9b", "lfm2-2.6b", "lfm2.5-2.6b", "jamba-1.5-large",
+                         "jamba2-3b", "wavlm-large", "siglip-large-patch16-256", "siglip2-so400m-patch14-384",
+                         "siglip2-large-patch16-256", "smolvlm2-2.2b-instruct", "glm-4.5v", "glm-4.6v",
+                         "mistral-small-instruct-2409", "magistral-small-2506", "pixtral-12b", "jetmoe-8b",
+                         "granite-4.0-tiny-preview", "paligemma2-3b-pt-224", "paligemma2-10b-pt-224",
+                         "paligemma2-28b-pt-224", "stablelm-base-alpha-3b", "stablelm-base-alpha-7b")
         ),
     ],
 )  # fmt: skip

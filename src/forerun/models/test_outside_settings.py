@@ -13,7 +13,7 @@ from forerun.models.rows import architecture
     [
         ("facebook/detr-resnet-50", "finds objects"), ("microsoft/conditional-detr-resnet-50", "finds objects"),
         ("facebook/sam-vit-base", "masks"), ("Salesforce/blip-image-captioning-base", "captions"),
-        ("naver-clova-ix/donut-base", "documents"), ("databricks/dbrx-instruct", "experts"),
+        ("naver-clova-ix/donut-base", "documents"), ("microsoft/Phi-3.5-vision-instruct", "code of its own"),
     ],
 )  # fmt: skip
 def test_a_refused_model_of_another_task_is_sent_to_a_script(identity, words):

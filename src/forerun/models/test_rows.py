@@ -1,3 +1,4 @@
+import re
 import tomllib
 import warnings
 from pathlib import Path
@@ -120,3 +121,22 @@ def test_ids_of_images_documents_and_sound_have_the_row_of_what_is_trained(ident
     row = row_of(identity)
     assert row is not None
     assert row.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("lama 3 8b", "llama-3-8b"), ("qwenn2.5 7b", "qwen2.5-7b"), ("mistal 7b", "mistral-7b"), ("gtp2", "gpt2"),
+        ("gema 2 9b", "gemma-2-9b"), ("distilbet", "distilbert-base-uncased"), ("tinylama", "tinyllama-1.1b"),
+        ("phi-4 mnii", "phi-4-mini"), ("roberat base", "roberta-base"), ("deepsek r1", "deepseek-r1"),
+        ("gpt 2 meduim", "gpt2-medium"), ("llama 4 scuot", "llama-4-scout-17b-16e"), ("qwen 3 8", "qwen3-8b"),
+    ],
+)  # fmt: skip
+def test_a_typing_error_is_answered_with_what_was_meant(text: str, first: str):
+    with pytest.raises(UnknownModel, match=f"Nearest: {re.escape(first)},"):
+        architecture(text)
+
+
+def test_a_number_within_a_word_of_an_id_is_none_of_its_sizes():
+    """The 8 of GSM8K: "qwen 3 8" was taken as the row of qwen3-1.7b-gsm8k-sft."""
+    assert row_of("qwen 3 8") is None

@@ -11,6 +11,7 @@ from typing import Any
 from forerun.errors import InvalidSettings
 from forerun.forecasting.request import BF16, FP16, require_precision
 from forerun.hardware.catalogue import Device
+from forerun.hardware.rates import is_float16_worth_it
 from forerun.plan.outcome import SettingChange
 from forerun.settings.load import settings_from
 from forerun.settings.model import AUTOCASTS_OVER
@@ -101,7 +102,7 @@ def precisions(settings: Settings, device: Device) -> list[str]:
             return full
     else:
         full = ["tf32"] if "tfloat32" in device.peak_flops_per_second else ["fp32"]
-        if "float16" not in device.peak_flops_per_second:  # GTX 16: no rate of 16 bits is known
+        if not is_float16_worth_it(device.peak_flops_per_second):
             return full
     if own.endswith("-true"):
         return [f"{half}-true"] if own.startswith(half) else [f"{half}-mixed"]

@@ -11,6 +11,7 @@ import torch
 
 from forerun.errors import ForerunError
 from forerun.hardware.catalogue import Device, devices
+from forerun.hardware.rates import is_float16_worth_it
 from forerun.models.build import build_model, maximum_length, workloads_of
 from forerun.models.catalogue import model_config
 from forerun.models.footprint import Footprint, LeastCard, ModelDescription, TrainingOption, footprint_of, shape_of
@@ -75,7 +76,7 @@ def _counted(name: str, config: Any) -> Architecture:
 
 def _settings(name: str, workload: str, length: int, changes: Mapping[str, Any], device: Device) -> dict[str, Any]:
     kind = "bf16" if device.has_bf16 else "fp16"
-    has_16_bits = device.has_bf16 or "float16" in device.peak_flops_per_second
+    has_16_bits = device.has_bf16 or is_float16_worth_it(device.peak_flops_per_second)
     precision = f"{kind}-{changes['precision']}" if has_16_bits else "fp32"
     return {
         "name": "model", "workload": workload, "model": {"name": name}, "optimizer": {"name": "adamw"},

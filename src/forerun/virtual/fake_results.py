@@ -1,5 +1,8 @@
 """Results of operators on fake tensors, where PyTorch's own fake kernel is missing or too strict."""
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,6 +16,19 @@ ONLY_IN_PLACE = {aten._fused_sgd_, aten._fused_adagrad_}
 """Operators that change their arguments and return nothing; PyTorch 2.13 has no fake kernel for them."""
 
 
+_count_and_text: ContextVar[tuple[int, str] | None] = ContextVar("count_and_text", default=None)
+
+
+@contextlib.contextmanager
+def nonzero_elements(count: int, text: str) -> Iterator[None]:
+    """Elements that are not zero are `count` inside, as `text` says; nowhere else does a trace know how many."""
+    token = _count_and_text.set((count, text))
+    try:
+        yield
+    finally:
+        _count_and_text.reset(token)
+
+
 def run_fake(func: Any, packet: Any, args: Any, kwargs: Any, assumed: list[str]) -> Any:
     """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too.
 
@@ -20,6 +36,11 @@ def run_fake(func: Any, packet: Any, args: Any, kwargs: Any, assumed: list[str])
     """
     if packet in ONLY_IN_PLACE:
         return None
+    if packet is aten.nonzero and (answer := _count_and_text.get()) is not None:
+        count, text = answer
+        if text not in assumed:
+            assumed.append(text)
+        return args[0].new_empty((count, args[0].dim()), dtype=torch.int64)
     if packet in SYNCHRONISED_NORM:
         return SYNCHRONISED_NORM[packet](*args)
     if packet in OWN_KERNELS:

@@ -39,7 +39,7 @@ from forerun.step.workload import Workload
 from forerun.step.zero import DeepSpeedOptimizer
 from forerun.trace import Category, Phase, Trace
 from forerun.virtual.compiled import compiling_afresh, virtual_backend
-from forerun.virtual.fused_kernels import fused_kernels
+from forerun.virtual.looped_experts import layers_as_run
 from forerun.virtual.megatron import as_megatron
 from forerun.virtual.placement import place
 from forerun.virtual.process_group import (
@@ -152,7 +152,7 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
             stack.enter_context(recording_waits(session.recorder))
         with session.recorder.muted() if parallel.deepspeed_stage == 3 else contextlib.nullcontext():
             place(model, session.torch_device)  # which ZeRO-3 splits as they are made (`zero.Init`)
-        stack.enter_context(fused_kernels(model, settings, device, session.recorder))
+        stack.enter_context(layers_as_run(model, settings, device, session.recorder))
         session.name_modules(model)
         casts = stack.enter_context(as_megatron(settings, workload, model, session.recorder))
         compiler = virtual_backend(session.recorder, settings.compile, casts=casts)
@@ -211,7 +211,7 @@ def _trace_evaluation(
         model = prepare_model(settings, workload, pretrained=False).eval()
     take_offsets(model, settings, device.compute_capability)
     session = VirtualSession(device, settings.model.attention)
-    with _guarded(settings, device), session, fused_kernels(model, settings, device, session.recorder):
+    with _guarded(settings, device), session, layers_as_run(model, settings, device, session.recorder):
         place(model, session.torch_device)
         policy, recorder = policy_of(settings), session.recorder
         recorder.own(model.parameters(), Category.PARAMETER)
