@@ -60,7 +60,7 @@ def rest_times(
             is_branch=True,
         )
         for each in branches
-        if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
+        if (times := _times(each, loop, length))
     ]  # fmt: skip
     for rest in loop.between.rests:
         inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
@@ -114,9 +114,15 @@ def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
         run.line
         for run in branches.runs
         for span in warm  # a turn that is no step may be between two of them
-        if span.begin <= run.begin < span.end and branches.times(run, len(warm), len(warm))
+        if span.begin <= run.begin < span.end and branches.recurs(run, len(warm))
     }
     return [run for line, run in runs.items() if line not in in_steps]
+
+
+def _times(run: BranchRun, loop: TrainingLoop, length: ProgramLength) -> int:
+    """How often the run has a branch."""
+    passes = max(1, length.steps // max(1, dict(length.loops).get(run.loop, length.steps)))
+    return loop.between.branches.times(run, length.steps, _turns(run.loop, length), passes)
 
 
 def _turns(line: str, length: ProgramLength) -> int | None:
