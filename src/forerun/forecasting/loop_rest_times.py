@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
+from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.records import Record
 from forerun.trace import Trace
+from forerun.virtual.cuda.clock_ends import by_clock
 from forerun.virtual.cuda.loop_rests import LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
@@ -80,6 +82,22 @@ def rest_times(
             )
         )
     return rows
+
+
+def until_the_clock(
+    trace: Trace, loop: TrainingLoop, length: ProgramLength, costs: PriorCosts, step_seconds: float
+) -> tuple[ProgramLength, list[LoopRestTime]]:
+    """The length of a loop that ends by the clock, and what it does beside its steps, which take of that time."""
+    result, rests = by_clock(length, step_seconds), list[LoopRestTime]()
+    for _ in range(2):
+        rests = rest_times(trace, loop, result, costs, step_seconds)
+        seconds = sum(
+            each.times * (each.seconds + each.saved_bytes / STATED_DISK_BYTES_PER_SECOND)
+            for each in rests
+            if not each.is_last
+        )
+        result = by_clock(replace(result, clock=length.clock), step_seconds, seconds)
+    return result, rest_times(trace, loop, result, costs, step_seconds)
 
 
 def _training_seconds(

@@ -24,7 +24,7 @@ from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.later_steps import later_steps_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
-from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
+from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times, until_the_clock
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_records import (
     AssumedValue,
@@ -210,6 +210,8 @@ def forecast_run(
     steps = _step_times(trace, watcher, costs, reading.step_weights)
     length, earlier = _length(watcher, total_steps), earlier_loops(trace, watcher, costs)
     rests = rest_times(trace, watcher.loop, length, costs, mean_seconds(steps))
+    if length is not None and length.clock is not None and total_steps is None:
+        length, rests = until_the_clock(trace, watcher.loop, length, costs, mean_seconds(steps))
     step = _step(steps, watcher, costs, trace, device)
     text = " ".join(command)
     return ProgramForecast(

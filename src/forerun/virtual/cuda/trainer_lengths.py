@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from forerun.virtual.cuda.clock_ends import ClockEnd
 from forerun.virtual.cuda.line_searches import iterations_of
 
 SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite", "mmengine")
@@ -29,6 +30,8 @@ class ProgramLength:
     """Its evaluations generate, which their batches' forward passes do not show."""
     loops: tuple[tuple[str, int], ...] = ()
     """File and line of each loop around the step, innermost first, and the steps of all its turns."""
+    clock: ClockEnd | None = None
+    """What ends one of them by the clock: how many steps that is depends on how long one takes (`clock_ends.py`)."""
 
 
 def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLength | None:
