@@ -7,8 +7,8 @@ once enough steps of a stage were seen, the loop goes on with the first turn of 
 those of another training loop (`later_loops.py`). Stages whose steps do the same work are one. Of many the last and
 some between are seen.
 
-Not covered: loops whose counter the program raises itself, functions that are given the number, and what changes a
-little with every turn, of which the first, the middle and the last turns are seen.
+Not covered: functions that are given the number, and what changes a little with every turn, of which the first, the
+middle and the last turns are seen. Counters that the program raises itself are another matter (`own_counters.py`).
 """
 
 import ast
@@ -25,7 +25,8 @@ from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, loops_of
 from forerun.virtual.cuda.lines import is_library, path_name
 from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, name_of, value_of
-from forerun.virtual.cuda.records import Stage
+from forerun.virtual.cuda.own_counters import OwnCounters
+from forerun.virtual.cuda.records import BY_COUNTER, Stage, TrainingLoop
 from forerun.virtual.cuda.staged_turns import Turns, names_of
 
 MOST_STAGES = 4
@@ -98,27 +99,31 @@ class CountedLoop:
 class LoopStages:
     """The stages of the one loop of a program that has some."""
 
-    _has_steps: Callable[[], bool] = lambda: False
-    """Whether steps of the stage were seen."""
+    _loop: Callable[[], TrainingLoop | None] = lambda: None
+    """The training loop that is running."""
     _is_enough: Callable[[], bool] = lambda: False
     """Whether they repeat, and the loop that makes them was ended."""
     _next_stage: Callable[[Stage], None] = lambda stage: None
     """Begins with the next one, behind a stage."""
     _end_rest: Callable[[], None] = lambda: None
     """Ends what follows the loop that was ended."""
+    counters: OwnCounters = field(default_factory=OwnCounters)
+    """Those that the program raises itself."""
     _line: str = ""
     _boundaries: list[int] = field(default_factory=list)
     """Numbers of the turns with which stages begin that are still to come."""
     _is_due: bool = False
+    _passed: float = 0.0
+    """Steps until the last limit of a counter."""
     _began: float = 0.0
     """Seconds of the processor when the loop began."""
 
     def follow(
-        self, has_steps: Callable[[], bool], is_enough: Callable[[], bool], next_stage: Callable[[Stage], None],
-        end_rest: Callable[[], None] = lambda: None,
+        self, loop: Callable[[], TrainingLoop | None], is_enough: Callable[[], bool],
+        next_stage: Callable[[Stage], None], end_rest: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Ask these what was seen, and tell of the end of a stage."""
-        self._has_steps, self._is_enough, self._next_stage = has_steps, is_enough, next_stage
+        self._loop, self._is_enough, self._next_stage = loop, is_enough, next_stage
         self._end_rest = end_rest
 
     def end(self) -> None:
@@ -147,14 +152,32 @@ class LoopStages:
         Where they are made by a loop within the staged one, that is ended first.
         """
         self._is_due = bool(self._boundaries) and innermost_loop(sys._getframe(1)) == self._line
-        return self._is_due
+        return self._is_due or (not self._boundaries and self._goes_past())
+
+    def _goes_past(self) -> bool:
+        """Whether the loop goes on as behind a limit of a counter that the program raises."""
+        loop = self._loop()
+        steps = 0 if loop is None or loop.length is None else loop.length.steps
+        stage = self.counters.next_stage(steps) if steps else None
+        if stage is None:
+            return False
+        at, until = stage
+        self._next_stage(Stage((at - self._passed) / steps, BY_COUNTER, until))
+        self._passed = at
+        return True
+
+    @property
+    def _has_steps(self) -> bool:
+        """Whether steps of the stage were seen."""
+        loop = self._loop()
+        return loop is not None and bool(loop.spans)
 
     def next_turn(self, number: int, began: int, count: int) -> tuple[int, int]:
         """The next turn, or where enough was seen the first of the next stage, and that with which its stage began."""
         if not self._boundaries:
             return number, began
         later = self._boundaries[0]
-        is_idle = not self._has_steps() and time.process_time() - self._began > MOST_IDLE_SECONDS
+        is_idle = not self._has_steps and time.process_time() - self._began > MOST_IDLE_SECONDS
         if later > number and not (self._is_due or is_idle or self._is_enough()):
             return number, began
         self._is_due, self._began = False, time.process_time()
@@ -212,7 +235,7 @@ def _tests(loop: ast.For, names: Collection[str], does_train: Callable[[ast.AST]
     """Conditions of what a loop counts with, without remainders, which decide more than what is told or saved."""
     for node in _within(loop):
         test = None
-        if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and _decides(node, does_train)):
+        if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and decides(node, does_train)):
             test = node.test
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp):
             test = node.value
@@ -220,7 +243,8 @@ def _tests(loop: ast.For, names: Collection[str], does_train: Callable[[ast.AST]
             yield test
 
 
-def _decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
+def decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
+    """Whether a branch does more than tell, save or evaluate something."""
     statements = [*branch.body, *branch.orelse]
     return _changes_training(statements) or any(map(does_train, statements))
 

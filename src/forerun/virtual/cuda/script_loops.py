@@ -31,7 +31,8 @@ from forerun.virtual.cuda.later_loops import (
 from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
-from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, staged_loops
+from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, decides, staged_loops
+from forerun.virtual.cuda.own_counters import CROSSES, mark_counters
 from forerun.virtual.cuda.staged_turns import enumerate_call, enumerated_turns, known_turns
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
@@ -73,11 +74,17 @@ class ScriptLoops:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
         functions, name = functions_that_train(tree, self.others), path_name(path)
         self._staged |= staged_loops(tree, name, lambda node: trains([node], functions))
+        has_counters = mark_counters(
+            tree,
+            name,
+            lambda node: _does_train(node, functions),
+            lambda branch: decides(branch, lambda node: trains([node], functions)),
+        )
         has_branches = bool(self.branches) and mark_branches(
             tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
         if not self._mark_in(tree, name, False, functions):
-            return has_branches
+            return has_branches or has_counters
         for node in ast.walk(tree):
             if isinstance(node, ast.For) and trains([node], functions):
                 line = f"{name}:{node.lineno}"
@@ -97,7 +104,7 @@ class ScriptLoops:
         return {
             STOPPED: self.stopped, GOES_ON_BEHIND: self._goes_on,
             COUNTED: self._note, COUNTED_SPLITS: self._note_splits, BEGINS: self.begins,
-            STAGED: self._staged_turns, ENUMERATED: self._enumerated_turns,
+            CROSSES: self.stages.counters.crosses, STAGED: self._staged_turns, ENUMERATED: self._enumerated_turns,
         } | self.branches  # fmt: skip
 
     @contextlib.contextmanager
@@ -195,6 +202,11 @@ def _brings_a_loop(loader: SourceFileLoader, name: str, path: str) -> bool:
     if not is_of_others(path) or name.partition(".")[0] in SAY_THEIR_LENGTH:
         return False
     return b".backward(" in loader.get_data(path)
+
+
+def _does_train(node: ast.AST, functions: set[str]) -> bool:
+    """Whether a loop or function of a file trains."""
+    return trains([node], functions) if isinstance(node, LOOPS) else getattr(node, "name", "") in functions
 
 
 def _counted(node: ast.expr, line: str) -> ast.expr:

@@ -117,7 +117,8 @@ class StepWatcher:
             self._stack.callback(hook.remove)
         AFTER_UPDATE.append(self._end_or_stop)
         self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
-        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage, self._end_rest)
+        self.stages.follow(lambda: self.loop, lambda: self.between.has_ended, self._next_stage, self._end_rest)
+        self.stages.counters.steps = lambda: len(self.spans) + sum(len(each.spans) for each in self.earlier)
         return self
 
     def _follow(self) -> None:
@@ -167,6 +168,7 @@ class StepWatcher:
             self.step_line, self._stage = last.line, last.stage.plus(self._stage)
         self.earlier, loop = self.loop.joined(self.earlier)
         self._stage, self.between = loop.stage, loop.between
+        self.earlier = [each.with_rests_of(loop) for each in self.earlier]
 
     def goes_on_behind(self, line: str) -> bool:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""

@@ -5,8 +5,10 @@ import ast
 import pytest
 
 from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, StagedTurns, staged_loops
-from forerun.virtual.cuda.records import Stage
+from forerun.virtual.cuda.records import Stage, StepSpan, TrainingLoop
 from forerun.virtual.cuda.staged_turns import Turns, enumerated_turns, known_turns
+
+SPAN = StepSpan(0, 1, (1,), 0, 1, 0, (), ())
 
 
 def loop_of(body: str) -> CountedLoop | None:
@@ -76,7 +78,7 @@ def test_turns_between_stages_are_left_out_once_enough_was_seen():
     ended: list[Stage] = []
     enough = iter([False, True, False, False, False, False])
     stages = LoopStages()
-    stages.follow(lambda: True, lambda: next(enough), ended.append)
+    stages.follow(lambda: TrainingLoop([SPAN], 0, None, "train.py:1"), lambda: next(enough), ended.append)
     stages._line, stages._boundaries = "train.py:1", [4, 6]
     assert list(StagedTurns(Turns(range(8)), stages)) == [0, 1, 4, 5, 6, 7]
     assert [(stage.share, stage.until) for stage in ended] == [
