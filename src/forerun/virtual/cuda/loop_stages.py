@@ -233,20 +233,36 @@ def innermost_loop(frame: types.FrameType | None) -> str:
 
 def _tests(loop: ast.For, names: Collection[str], does_train: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
     """Conditions of what a loop counts with, without remainders, which decide more than what is told or saved."""
+    branches = (node for node in _within(loop) if isinstance(node, ast.If) and _leaves(node.body))
+    leaving = {ast.unparse(part) for node in branches for part in ast.walk(node.test) if isinstance(part, ast.expr)}
     for node in _within(loop):
         test = None
         if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and decides(node, does_train)):
             test = node.test
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp):
-            test = node.value
+            test = None if ast.unparse(node.targets[0]) in leaving else node.value
         if test is not None and _counts(test, names):
             yield test
 
 
 def decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
-    """Whether a branch does more than tell, save or evaluate something."""
+    """Whether a branch does more than tell, save or evaluate something, and does not leave its loop.
+
+    Behind a loop that is left nothing would keep the program from publishing what it has not trained.
+    """
     statements = [*branch.body, *branch.orelse]
-    return _changes_training(statements) or any(map(does_train, statements))
+    return not _leaves(statements) and (_changes_training(statements) or any(map(does_train, statements)))
+
+
+def _leaves(statements: Collection[ast.stmt]) -> bool:
+    """Whether statements leave the loop or function that they are in."""
+    for each in statements:
+        inside = [] if isinstance(each, (*FUNCTIONS, ast.ClassDef)) else list(ast.iter_child_nodes(each))
+        if isinstance(each, ast.Break | ast.Return | ast.Raise) or _leaves(
+            [part for part in inside if isinstance(part, ast.stmt)]
+        ):
+            return True
+    return False
 
 
 def _given_sizes(loop: ast.For) -> Iterator[ast.expr]:

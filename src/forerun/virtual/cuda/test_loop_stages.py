@@ -52,6 +52,8 @@ def test_the_turns_with_which_stages_begin(body, boundaries):
         "if epoch > 5: scheduler.step()",
         "if epoch == 9: torch.save(model.state_dict(), 'last.pt')",
         "if epoch > 5: break",
+        "if epoch == 9: export(model); return",
+        "is_last = epoch == 9\n    if is_last: export(model); break",
         "if epoch % 5 == 0: grow(model)",
         "if loss < best: best = loss",
         "place = epoch % 3",
