@@ -11,7 +11,6 @@ from forerun.clock.timeline import replay_clock
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.records import Record
 from forerun.trace import Trace
-from forerun.virtual.cuda.clock_ends import by_clock
 from forerun.virtual.cuda.loop_rests import LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
@@ -84,11 +83,13 @@ def rest_times(
     return rows
 
 
-def until_the_clock(
-    trace: Trace, loop: TrainingLoop, length: ProgramLength, costs: PriorCosts, step_seconds: float
-) -> tuple[ProgramLength, list[LoopRestTime]]:
-    """The length of a loop that ends by the clock, and what it does beside its steps, which take of that time."""
-    result, rests = by_clock(length, step_seconds), list[LoopRestTime]()
+def rests_until_the_end(
+    trace: Trace, loop: TrainingLoop, length: ProgramLength | None, costs: PriorCosts, step_seconds: float
+) -> tuple[ProgramLength | None, list[LoopRestTime]]:
+    """The length of a loop, which may end by the clock, and what it does beside its steps, of whose time it takes."""
+    if length is None or length.clock is None:
+        return length, rest_times(trace, loop, length, costs, step_seconds)
+    result = by_clock(length, step_seconds)
     for _ in range(2):
         rests = rest_times(trace, loop, result, costs, step_seconds)
         seconds = sum(
@@ -98,6 +99,28 @@ def until_the_clock(
         )
         result = by_clock(replace(result, clock=length.clock), step_seconds, seconds)
     return result, rest_times(trace, loop, result, costs, step_seconds)
+
+
+def by_clock(length: ProgramLength, step_seconds: float, rest_seconds: float = 0.0) -> ProgramLength:
+    """A length whose steps are as many as the clock lets be made.
+
+    `rest_seconds` are those that the run of this length takes beside its steps.
+    """
+    clock = length.clock
+    if clock is None or not length.steps or step_seconds <= 0:
+        return length
+    seconds = step_seconds + rest_seconds / length.steps
+    of_loop = length.loops[clock.place][1]
+    share = max(1, int(clock.seconds / seconds)) / of_loop
+    if not clock.is_only and share >= 1:
+        return length
+    loops = (
+        *length.loops[: clock.place],
+        *((line, round(share * steps)) for line, steps in length.loops[clock.place :]),
+    )
+    epoch = None if clock.is_only and clock.place == 0 else length.steps_per_epoch
+    source = f"the clock at {clock.line}, which ends the loop after {clock.seconds:,.0f} s"
+    return replace(length, steps=max(1, round(share * length.steps)), loops=loops, source=source, steps_per_epoch=epoch)
 
 
 def _training_seconds(

@@ -9,13 +9,10 @@ Not covered: limits that are compared with dates, and those of a library's callb
 import ast
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from forerun.virtual.cuda.loop_counters import REACHED, RISING, compared_in, number_of
-
-if TYPE_CHECKING:
-    from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 CLOCKS = {"time", "perf_counter", "monotonic", "process_time", "timer", "default_timer"}
 """Functions that return seconds."""
@@ -40,28 +37,6 @@ def clock_end_of(loop: Any, line: str, names: Mapping[str, Any]) -> ClockEnd | N
     """What a clock says of a loop; None where none ends it."""
     ends = [seconds for test in _tests(loop) for seconds in _seconds(test, loop, names)]
     return ClockEnd(line, min(ends)) if ends else None
-
-
-def by_clock(length: "ProgramLength", step_seconds: float, rest_seconds: float = 0.0) -> "ProgramLength":
-    """A length whose steps are as many as the clock lets be made.
-
-    `rest_seconds` are those that the run of this length takes beside its steps.
-    """
-    clock = length.clock
-    if clock is None or not length.steps or step_seconds <= 0:
-        return length
-    seconds = step_seconds + rest_seconds / length.steps
-    of_loop = length.loops[clock.place][1]
-    share = max(1, int(clock.seconds / seconds)) / of_loop
-    if not clock.is_only and share >= 1:
-        return length
-    loops = (
-        *length.loops[: clock.place],
-        *((line, round(share * steps)) for line, steps in length.loops[clock.place :]),
-    )
-    epoch = None if clock.is_only and clock.place == 0 else length.steps_per_epoch
-    source = f"the clock at {clock.line}, which ends the loop after {clock.seconds:,.0f} s"
-    return replace(length, steps=max(1, round(share * length.steps)), loops=loops, source=source, steps_per_epoch=epoch)
 
 
 def _tests(loop: Any) -> Iterator[tuple[ast.expr, ast.expr]]:

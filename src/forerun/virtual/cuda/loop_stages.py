@@ -80,8 +80,8 @@ class CountedLoop:
         used = [names.get(part.id) for part in ast.walk(node) if isinstance(part, ast.Name)]
         if any(isinstance(each, torch.Tensor) for each in used):
             return []
-        known = {**names, **COUNTED_CALLS}
-        return [value_of(node, {**known, **turns.names_in(number, self.target)}) for number in numbers]
+        names = {**names, **COUNTED_CALLS}
+        return [value_of(node, {**names, **turns.names_in(number, self.target)}) for number in numbers]
 
     def _near(self, turns: Turns, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
         """Turns around the numbers that a condition compares with."""

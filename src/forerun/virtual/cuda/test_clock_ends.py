@@ -6,7 +6,8 @@ import time
 import pytest
 from tests.exec_runs import forecast
 
-from forerun.virtual.cuda.clock_ends import ClockEnd, by_clock, clock_end_of
+from forerun.forecasting.loop_rest_times import by_clock
+from forerun.virtual.cuda.clock_ends import ClockEnd, clock_end_of
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 
