@@ -6,7 +6,8 @@ that keeps the best of something (`if score > best: best = score; save()`) asks 
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in
 from forerun.virtual.cuda.loop_counters import names_in
@@ -80,7 +81,7 @@ def conditions_beside(test: ast.expr, remainder: ast.BinOp, loop: ast.AST | None
     options = [copy.deepcopy(each) for each in others if _is_of_options(each, loop)]
     name, offset = _name_and_offset(remainder.left)
     limits = [_AsName(name).visit(copy.deepcopy(each)) for each in others if _is_limit(each, name, remainder)]
-    functions = [_function([], options)]
+    functions: list[ast.expr] = [_function([], options)]
     if limits:
         shifted: ast.expr = ast.BinOp(ast.Name(COUNTER, ast.Load()), ast.Sub(), ast.Constant(offset))
         inner = _function([COUNTER], limits)
@@ -129,8 +130,8 @@ def _arguments(names: list[str]) -> ast.arguments:
     return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
 
 
-def _function(names: list[str], tests: list[ast.expr]) -> ast.Lambda:
-    body = ast.BoolOp(ast.And(), tests) if len(tests) > 1 else next(iter(tests), ast.Constant(True))
+def _function(names: list[str], tests: Sequence[Any]) -> ast.Lambda:
+    body: ast.expr = ast.BoolOp(ast.And(), list(tests)) if len(tests) > 1 else next(iter(tests), ast.Constant(True))
     return ast.Lambda(_arguments(names), body)
 
 

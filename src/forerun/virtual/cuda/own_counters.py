@@ -87,8 +87,7 @@ def mark_counters(
     tree: ast.Module, name: str, scopes: Callable[[ast.AST], bool], decides: Callable[[ast.If], bool]
 ) -> bool:
     """Let conditions of counters that a file raises be answered in its `scopes`; returns whether there are any."""
-    raised = {ast.unparse(node.target) for node in ast.walk(tree) if _raises(node)}
-    raised |= {ast.unparse(node.targets[0]) for node in ast.walk(tree) if _sets_higher(node)}
+    raised = {name for node in ast.walk(tree) for name in _raised_by(node)}
     is_marked = False
     for node in _within(tree, scopes, False) if raised else ():
         test = node.test
@@ -103,16 +102,13 @@ def mark_counters(
     return is_marked
 
 
-def _raises(node: ast.AST) -> bool:
-    return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
-
-
-def _sets_higher(node: ast.AST) -> bool:
-    """Whether it is `step = step + 1`."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp) or len(node.targets) > 1:
-        return False
-    is_sum = isinstance(node.value.op, ast.Add)
-    return is_sum and ast.unparse(node.targets[0]) in (ast.unparse(node.value.left), ast.unparse(node.value.right))
+def _raised_by(node: ast.AST) -> Iterator[str]:
+    """What `step += 1` or `step = step + 1` raises, as it is written."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        yield ast.unparse(node.target)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+        places = {ast.unparse(target) for target in node.targets}
+        yield from places & {ast.unparse(node.value.left), ast.unparse(node.value.right)}
 
 
 def _kind(test: ast.expr, raised: Collection[str]) -> str:

@@ -88,8 +88,9 @@ def enumerate_call(node: ast.expr) -> ast.Call | None:
     """The call of `enumerate` in what a loop runs over, through bars of progress around it."""
     while isinstance(node, ast.Call) and node.args and name_of(node.func) in PASSED_ON:
         node = node.args[0]
-    is_enumerate = isinstance(node, ast.Call) and name_of(node.func) == "enumerate"
-    return node if is_enumerate and node.args and not node.keywords else None
+    if not isinstance(node, ast.Call) or name_of(node.func) != "enumerate":
+        return None
+    return node if node.args and not node.keywords else None
 
 
 def names_of(target: ast.expr) -> Collection[str]:

@@ -265,7 +265,7 @@ class TurnBranches:
         if not readings or not self.is_of_turns(run.line):
             return 0
         is_of_loop = turns is not None and run.line in self.of_loops
-        if is_of_loop and turns < steps and len(readings) > 1:
+        if turns is not None and is_of_loop and turns < steps and len(readings) > 1:
             return passes * rule.count(readings, turns / passes * abs(readings[-1][0] - readings[-2][0]))
         (first, _, before), (last, _, now) = _while_training(readings)
         if now > before:
