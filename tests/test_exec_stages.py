@@ -34,7 +34,9 @@ def test_a_backbone_that_thaws_in_a_later_epoch_is_a_stage_of_its_own(tmp_path):
     assert document.step.seconds.expected > 1.5 * first.step_seconds
     assert document.run.total_steps == frozen.run.total_steps == 200
     assert document.memory.peak_allocated_bytes > frozen.memory.peak_allocated_bytes + 3 * 512 * 4096 * 4
-    assert any("80 steps" in text and "until turn 5 of the loop at" in text for text in document.warnings)
+    (text,) = (each for each in document.warnings if "80 steps" in each)
+    assert text.startswith("The program trains in 2 stages: ")
+    assert "until turn 5 of the loop at" in text
 
 
 def test_stages_whose_steps_are_the_same_are_one(tmp_path):
@@ -146,3 +148,53 @@ def test_a_stage_of_the_last_turn_ends_as_any_loop(tmp_path):
     assert (document.run.total_steps, document.run.checkpoints_written, document.earlier_loops) == (500, 1, [])
     assert document.run.phases.evaluation_seconds < 10 * document.step.seconds.expected
     assert run.watcher.between.end_of_run.ended_by
+
+
+GROWING = """
+    from tqdm import tqdm, trange
+
+    def train(rows):
+        for batch in range(20):
+            update(rows)
+
+    schedule = [(16, 2), (64, 2), (1024, 2)]
+    sizes = [16] * 4 + [64] * 4 + [1024] * 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "stages"),
+    [
+        ("bar = trange(12)\n    for epoch in bar:\n        rows = 16 if epoch < 4 else 64 if epoch < 8 else 1024", 3),
+        ("for epoch in tqdm(range(12)):\n        rows = 16 if epoch < 4 else 64 if epoch < 8 else 1024", 3),
+        ("for epoch, rows in enumerate(sizes):\n        pass", 3),
+        ("for epoch, rows in tqdm(enumerate(sizes, 1)):\n        pass", 3),
+        ("for rows in sizes:\n        pass", 3),
+        ("for seed in range(3):\n        rows = 1024", 1),
+        ("for epoch, (rows, count) in enumerate(schedule):\n        pass", 3),
+    ],
+)
+def test_stages_of_loops_over_lists_and_with_enumerate(tmp_path, loop, stages):
+    document, _ = forecast(tmp_path, GROWING + f"\n    {loop}\n        train(rows)\n")
+    shorter, _ = forecast(tmp_path, GROWING + "\n    train(1024)\n")
+    turns = 12 if stages == 3 and "schedule" not in loop else 3
+    assert (document.run.total_steps, len(document.earlier_loops)) == (20 * turns, stages - 1)
+    assert document.memory.peak_allocated_bytes == pytest.approx(shorter.memory.peak_allocated_bytes, rel=0.02)
+    assert document.step.seconds.expected == pytest.approx(shorter.step.seconds.expected, rel=0.02)
+
+
+def test_batches_between_the_stages_of_a_loop_over_them_are_not_made(tmp_path):
+    body = """
+    rows = torch.utils.data.TensorDataset(torch.randn(6_400, 64))
+    loader = torch.utils.data.DataLoader(rows, batch_size=64)
+    for index, (batch,) in enumerate(loader):
+        if index >= 60:
+            more = torch.randn(4096, 64, device="cuda")
+            model(more).square().mean().backward()
+        update(64)
+    torch.save(model.state_dict(), "model.pt")
+    """
+    document, _ = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (100, 1)
+    assert [each.steps for each in document.earlier_loops] == [60]
+    assert document.step.seconds.expected > 1.2 * document.earlier_loops[0].step_seconds

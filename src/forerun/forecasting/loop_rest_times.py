@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import replay_clock
+from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.records import Record
 from forerun.trace import Trace
 from forerun.virtual.cuda.loop_rests import LoopRest
@@ -60,7 +61,7 @@ def rest_times(
             is_branch=True,
         )
         for each in branches
-        if (times := loop.between.branches.times(each, length.steps, _turns(each.loop, length)))
+        if (times := _times(each, loop, length))
     ]  # fmt: skip
     for rest in loop.between.rests:
         inside = [each for each in branches if rest.begin <= each.begin and each.end <= rest.end]
@@ -80,6 +81,46 @@ def rest_times(
             )
         )
     return rows
+
+
+def rests_until_the_end(
+    trace: Trace, loop: TrainingLoop, length: ProgramLength | None, costs: PriorCosts, step_seconds: float
+) -> tuple[ProgramLength | None, list[LoopRestTime]]:
+    """The length of a loop, which may end by the clock, and what it does beside its steps, of whose time it takes."""
+    if length is None or length.clock is None:
+        return length, rest_times(trace, loop, length, costs, step_seconds)
+    result = by_clock(length, step_seconds)
+    for _ in range(2):
+        rests = rest_times(trace, loop, result, costs, step_seconds)
+        seconds = sum(
+            each.times * (each.seconds + each.saved_bytes / STATED_DISK_BYTES_PER_SECOND)
+            for each in rests
+            if not each.is_last
+        )
+        result = by_clock(replace(result, clock=length.clock), step_seconds, seconds)
+    return result, rest_times(trace, loop, result, costs, step_seconds)
+
+
+def by_clock(length: ProgramLength, step_seconds: float, rest_seconds: float = 0.0) -> ProgramLength:
+    """A length whose steps are as many as the clock lets be made.
+
+    `rest_seconds` are those that the run of this length takes beside its steps.
+    """
+    clock = length.clock
+    if clock is None or not length.steps or step_seconds <= 0:
+        return length
+    seconds = step_seconds + rest_seconds / length.steps
+    of_loop = length.loops[clock.place][1]
+    share = max(1, int(clock.seconds / seconds)) / of_loop
+    if not clock.is_only and share >= 1:
+        return length
+    loops = (
+        *length.loops[: clock.place],
+        *((line, round(share * steps)) for line, steps in length.loops[clock.place :]),
+    )
+    epoch = None if clock.is_only and clock.place == 0 else length.steps_per_epoch
+    source = f"the clock at {clock.line}, which ends the loop after {clock.seconds:,.0f} s"
+    return replace(length, steps=max(1, round(share * length.steps)), loops=loops, source=source, steps_per_epoch=epoch)
 
 
 def _training_seconds(
@@ -114,9 +155,15 @@ def _branches_of(loop: TrainingLoop) -> list[BranchRun]:
         run.line
         for run in branches.runs
         for span in warm  # a turn that is no step may be between two of them
-        if span.begin <= run.begin < span.end and branches.times(run, len(warm), len(warm))
+        if span.begin <= run.begin < span.end and branches.recurs(run, len(warm))
     }
     return [run for line, run in runs.items() if line not in in_steps]
+
+
+def _times(run: BranchRun, loop: TrainingLoop, length: ProgramLength) -> int:
+    """How often the run has a branch."""
+    passes = max(1, length.steps // max(1, dict(length.loops).get(run.loop, length.steps)))
+    return loop.between.branches.times(run, length.steps, _turns(run.loop, length), passes)
 
 
 def _turns(line: str, length: ProgramLength) -> int | None:

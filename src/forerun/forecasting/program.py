@@ -24,7 +24,7 @@ from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
 from forerun.forecasting.later_steps import later_steps_warnings
 from forerun.forecasting.live_card import clock_of, memory_of
-from forerun.forecasting.loop_rest_times import LoopRestTime, rest_times
+from forerun.forecasting.loop_rest_times import LoopRestTime, rests_until_the_end
 from forerun.forecasting.made_with import made_with
 from forerun.forecasting.program_records import (
     AssumedValue,
@@ -208,8 +208,8 @@ def forecast_run(
     job = job_of_trace(device, trace)
     costs = PriorCosts.of(trace, device, world_size=world_size, calibration=reading.calibration, job=job)
     steps = _step_times(trace, watcher, costs, reading.step_weights)
-    length, earlier = _length(watcher, total_steps), earlier_loops(trace, watcher, costs)
-    rests = rest_times(trace, watcher.loop, length, costs, mean_seconds(steps))
+    earlier, length = earlier_loops(trace, watcher, costs), _length(watcher, total_steps)
+    length, rests = rests_until_the_end(trace, watcher.loop, length, costs, mean_seconds(steps))
     step = _step(steps, watcher, costs, trace, device)
     text = " ".join(command)
     return ProgramForecast(
@@ -266,7 +266,9 @@ def _length(watcher: StepWatcher, total_steps: int | None) -> ProgramLength | No
         return length
     total_steps = round(watcher.loop.stage.share * total_steps)
     stated = ProgramLength(total_steps, "--total-steps")
-    return stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source)
+    return (
+        stated if length is None else dataclasses.replace(length, steps=total_steps, source=stated.source, clock=None)
+    )
 
 
 def _cards(replays: Sequence[CardReplay]) -> list[CardForecast]:

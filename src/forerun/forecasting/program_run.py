@@ -114,7 +114,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             for each in earlier
         ]
         texts.append(
-            f"The program trains {len(earlier) + 1} times: {', '.join(rows)}, then {watcher.step_line}. Memory is the "
+            f"{_several(earlier)}: {', '.join(rows)}, then {watcher.step_line}. Memory is the "
             "highest of all, the step is the last one's, the run is all of them."
         )
     unknown = [each.line for each in earlier if not each.is_length_known]
@@ -150,6 +150,16 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             "without it. --steps runs so many steps as they are."
         )
     return texts
+
+
+def _several(earlier: Sequence[EarlierLoop]) -> str:
+    """How often a program trains, and in how many stages, where the turns of one loop differ."""
+    stages, loops = sum(bool(each.until) for each in earlier), sum(not each.until for each in earlier)
+    if not stages:
+        return f"The program trains {loops + 1} times"
+    if not loops:
+        return f"The program trains in {stages + 1} stages"
+    return f"The program trains {loops + 1} times, one of them in {stages + 1} stages"
 
 
 def _memory_of_end(run: ProgramRun) -> str:

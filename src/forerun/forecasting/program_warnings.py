@@ -58,6 +58,11 @@ def program_warnings(
         warnings.append(
             "The length of the whole run is not known, so run and cost are of the steps seen. Give --total-steps."
         )
+    elif length.clock is not None and length.clock.line in length.source:
+        warnings.append(
+            f"The loop at {length.clock.line} ends by the clock: {length.steps:,} steps are as many as this card makes "
+            "in that time, and a forecast that misses the step misses them by as much."
+        )
     elif AT_MOST in length.source:
         warnings.append(
             f"Run and cost are of {length.steps:,} steps, by {length.source}; --total-steps says it better."

@@ -6,13 +6,18 @@ that keeps the best of something (`if score > best: best = score; save()`) asks 
 
 import ast
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in
 from forerun.virtual.cuda.loop_counters import names_in
 
 BEST = "__forerun_best__"
 """Name in the script's module: what says whether a branch that keeps the best is taken."""
+COUNTER = "__forerun_counter__"
+"""Name of what a condition of a counter is given."""
+OPTIONS = ("arg", "cfg", "conf", "opt", "hparams", "setting", "flags", "params")
+"""Parts of names of what has a program's options."""
 KEEPING = ("save", "checkpoint", "state_dict", "copy")
 """Parts of the names of what keeps a model."""
 ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -36,12 +41,12 @@ def ask_first(test: ast.expr, remainder: ast.BinOp) -> None:
     if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
         return
     place = next((i for i, each in enumerate(test.values) if remainder in ast.walk(each)), 0)
-    if all(_is_of_counter(each, names_in(remainder.right)) for each in test.values[:place]):
+    if all(_is_of_counter(each, remainder) for each in test.values[:place]):
         test.values.insert(0, test.values.pop(place))
 
 
-def _is_of_counter(test: ast.expr, period: frozenset[str]) -> bool:
-    """Whether a condition compares something with a number, and nothing of the `period`."""
+def _is_of_counter(test: ast.expr, remainder: ast.BinOp) -> bool:
+    """Whether a condition compares something with a number, or what a remainder is of with anything; not its period."""
     if (
         not isinstance(test, ast.Compare)
         or len(test.ops) != 1
@@ -51,7 +56,95 @@ def _is_of_counter(test: ast.expr, period: frozenset[str]) -> bool:
     sides = (test.left, test.comparators[0])
     is_number = any(isinstance(each, ast.Constant) and isinstance(each.value, int | float) for each in sides)
     is_simple = all(isinstance(part, SIMPLE) for side in sides for part in ast.walk(side))
-    return is_number and is_simple and not names_in(test) & period
+    is_number = is_number or bool(names_in(test) & names_in(remainder.left))
+    return is_number and is_simple and not names_in(test) & names_in(remainder.right)
+
+
+def residue_of(test: ast.expr, remainder: ast.BinOp) -> ast.expr:
+    """What a condition compares a remainder with, where that can be read twice; else 0."""
+    for part in ast.walk(test):
+        if isinstance(part, ast.Compare) and len(part.ops) == 1 and isinstance(part.ops[0], ast.Eq):
+            sides = [part.left, part.comparators[0]]
+            other = next((sides[1 - place] for place in (0, 1) if sides[place] is remainder), None)
+            if other is not None and all(isinstance(each, SIMPLE) for each in ast.walk(other)):
+                return copy.deepcopy(other)
+    return ast.copy_location(ast.Constant(0), remainder)
+
+
+def conditions_beside(test: ast.expr, remainder: ast.BinOp, loop: ast.AST | None) -> list[ast.expr]:
+    """What must hold beside a remainder, as functions: of the program's options, and of its counter.
+
+    The latter, which is left out where there is none, is given what the remainder is taken of.
+    """
+    every = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else []
+    others = [each for each in every if remainder not in ast.walk(each)]
+    options = [copy.deepcopy(each) for each in others if _is_of_options(each, loop)]
+    name, offset = _name_and_offset(remainder.left)
+    limits = [_AsName(name).visit(copy.deepcopy(each)) for each in others if _is_limit(each, name, remainder)]
+    functions: list[ast.expr] = [_function([], options)]
+    if limits:
+        shifted: ast.expr = ast.BinOp(ast.Name(COUNTER, ast.Load()), ast.Sub(), ast.Constant(offset))
+        inner = _function([COUNTER], limits)
+        functions.append(ast.Lambda(_arguments([COUNTER]), ast.Call(inner, [shifted], [])))
+    for part in (part for each in functions for part in ast.walk(each)):
+        if isinstance(part, ast.expr | ast.arg) and not hasattr(part, "lineno"):
+            ast.copy_location(part, test)
+    return functions
+
+
+def _is_of_options(test: ast.expr, loop: ast.AST | None) -> bool:
+    """Whether a condition is of what its loop gives no value: names, and options by the names that are usual."""
+    if not all(isinstance(part, (*SIMPLE, ast.Compare, ast.cmpop)) for part in ast.walk(test)):
+        return False
+    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+    parts = [] if loop is None else [part for part in ast.walk(loop) if isinstance(part, ast.Name)]
+    stored = {part.id for part in parts if isinstance(part.ctx, ast.Store)} if parts else names
+    attributes = [ast.unparse(part.value).lower() for part in ast.walk(test) if isinstance(part, ast.Attribute)]
+    is_set = all(any(word in each for word in OPTIONS) for each in attributes)
+    return bool(names) and is_set and (bool(attributes) or not names & stored)
+
+
+def _is_limit(test: ast.expr, name: str, remainder: ast.BinOp) -> bool:
+    """Whether a condition compares the counter of a remainder with something that can be read, and no period."""
+    if not name or not isinstance(test, ast.Compare) or names_in(test) & names_in(remainder.right):
+        return False
+    is_simple = all(isinstance(part, (*SIMPLE, ast.Compare, ast.cmpop)) for part in ast.walk(test))
+    return is_simple and name in names_in(test)
+
+
+def _name_and_offset(counter: ast.expr) -> tuple[str, int]:
+    """Of `step`, `step + 1` and the like the variable and what is added to it; of others no name."""
+    if isinstance(counter, ast.Name | ast.Attribute):
+        return ast.unparse(counter), 0
+    if isinstance(counter, ast.BinOp) and isinstance(counter.op, ast.Add | ast.Sub):
+        name, added = counter.left, counter.right
+        if isinstance(name, ast.Constant) and isinstance(counter.op, ast.Add):
+            name, added = added, name
+        value = added.value if isinstance(added, ast.Constant) else None
+        if isinstance(name, ast.Name | ast.Attribute) and isinstance(value, int):
+            return ast.unparse(name), value if isinstance(counter.op, ast.Add) else -value
+    return "", 0
+
+
+def _arguments(names: list[str]) -> ast.arguments:
+    return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+
+
+def _function(names: list[str], tests: Sequence[Any]) -> ast.Lambda:
+    body: ast.expr = ast.BoolOp(ast.And(), list(tests)) if len(tests) > 1 else next(iter(tests), ast.Constant(True))
+    return ast.Lambda(_arguments(names), body)
+
+
+class _AsName(ast.NodeTransformer):
+    """Puts a name in the place of a variable or attribute."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == self.place:
+            return ast.copy_location(ast.Name(COUNTER, ast.Load()), node)
+        return self.generic_visit(node)
 
 
 def write_out_calls(tree: ast.Module) -> None:

@@ -133,7 +133,9 @@ def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Ite
     for statement in reversed(body):
         inside = frozenset(called_in([statement]))
         if isinstance(statement, PLAIN):
-            is_whole = not isinstance(statement, LOOPS) and any(_is_of_trainer(call) for call in inside)
+            is_whole = not isinstance(statement, LOOPS) and any(
+                _is_of_trainer(call) or (call in functions and _steps_by(statement, call)) for call in inside
+            )
             following = Following(statement, after, any(trains_by(each, functions) for each in after), is_whole)
             may_train = any(trains_by(call, functions) for call in inside)
             if isinstance(statement, (*LOOPS, ast.Expr)):  # `loss = model(batch)` belongs to a step
@@ -147,6 +149,14 @@ def _in_body(body: list[Any], after: frozenset[str], functions: set[str]) -> Ite
                 if isinstance(statement, ast.Try):  # what is below runs too; of `if`, only one branch does
                     below |= frozenset(called_in(part))
         after |= inside
+
+
+def _steps_by(statement: ast.stmt, closure: str) -> bool:
+    """Whether a statement is an optimizer's step by a closure, which may be the whole training, as L-BFGS has it."""
+    call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith(".step"):
+        return False
+    return closure in (ast.unparse(each) for each in (*call.args, *(keyword.value for keyword in call.keywords)))
 
 
 def within_try(statement: ast.stmt, goes_on: str) -> ast.stmt:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forerun.virtual.cuda.clock_ends import ClockEnd, clock_end_of
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
 from forerun.virtual.cuda.loop_sizes import count_of, looped_over, steps_with_the_rest, total_of, turns_through
@@ -113,6 +114,8 @@ class _Turns:
     a pipeline is."""
     can_be_left: bool = False
     """Before it has run so often."""
+    clock: ClockEnd | None = None
+    """What a clock says of it."""
 
 
 def _loops_above(
@@ -181,7 +184,8 @@ def _loops_of_library(
 
 def _ended(turns: _Turns, names: Mapping[str, Any]) -> _Turns:
     """The same loop, with as many turns as its counter allows where that counts turns; `names` are its variables."""
-    end, turns = turns.end, replace(turns, can_be_left=can_be_left(turns.loop, names))
+    clock = clock_end_of(turns.loop, turns.line, names) if turns.loop is not None else None
+    end, turns = turns.end, replace(turns, can_be_left=can_be_left(turns.loop, names), clock=clock)
     if end is None or end.is_of_steps:
         return turns
     return replace(turns, count=end.count if turns.count is None else min(turns.count, end.count), end=None)
@@ -210,6 +214,10 @@ def _of_loops(
         is_over_data = each.count is None and not counted and len(passes) == 1 and _ends_with_data(each.loop)
         if is_over_data:
             each = replace(each, count=min(passes))  # noqa: PLW2901
+        if each.count is None and each.end is None and each.clock is not None:
+            each = replace(each, count=1)  # noqa: PLW2901  (as often as it comes to, `by_clock`)
+        elif each.clock is not None:
+            each = replace(each, clock=replace(each.clock, is_only=False))  # noqa: PLW2901
         if each.count is None and each.end is None and not _ends_with_inner(each, counted):
             return None
         is_over_batches = each.is_over_batches or is_over_data
@@ -250,10 +258,11 @@ def _multiplied(counted: list[_Turns], batches: _Turns | None, batches_per_step:
         if each is batches:
             per_epoch = steps
         loops.append((each.line, steps))
-    is_left_early = any(each.end is None and each.can_be_left for each in counted)
+    clocks = [replace(each.clock, place=place) for place, each in enumerate(counted) if each.clock is not None]
+    is_left_early = any(each.end is None and each.can_be_left and each.clock is None for each in counted)
     at_most = f", {AT_MOST}: one of them can be left early" if is_left_early else ""
     source = f"the loops at {', '.join(each.line for each in counted)}{at_most}"
-    return ProgramLength(steps, source, per_epoch, loops=tuple(loops))
+    return ProgramLength(steps, source, per_epoch, loops=tuple(loops), clock=next(iter(clocks), None))
 
 
 def _steps_of(turns: _Turns, batches_per_step: int) -> int:

@@ -73,7 +73,7 @@ class LoopCounters:
         """
         ends = []
         for test in _tests(loop):
-            now, end = _number(test.counter, names), _number(test.limit, names)
+            now, end = number_of(test.counter, names), number_of(test.limit, names)
             if now is None or end is None or not _is_trusted(test, loop, now, names):
                 continue
             key = f"{line} {ast.unparse(test.counter)}"
@@ -285,6 +285,13 @@ def _compared(
             yield _Test(counter, limit, kind in (ast.LtE, ast.Gt), line, others)
 
 
+def compared_in(test: ast.expr, kinds: tuple[type[ast.cmpop], ...]) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Of comparisons of some kinds that must hold, or one of which must, the sides that grows and that limits it."""
+    for part, _ in _any_of(test):
+        for each in _all_of(part):
+            yield from ((pair.counter, pair.limit) for pair in _compared(each, kinds, None, 0))
+
+
 def _changes(loop: Any, names: frozenset[str], begin: int, end: int) -> bool:
     """Whether a variable is changed between two lines of a loop; an attribute can be, in what the loop calls."""
     if any("." in name for name in names):
@@ -319,7 +326,7 @@ def _places_within(value: ast.expr) -> Iterator[str]:
             yield ast.unparse(part)
 
 
-def _number(node: ast.expr, names: Mapping[str, Any]) -> float | None:
+def number_of(node: ast.expr, names: Mapping[str, Any]) -> float | None:
     """A number that an expression of names, attributes and entries has now."""
     value = _read(node, names)
     return value if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None

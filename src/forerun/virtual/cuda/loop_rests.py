@@ -5,7 +5,6 @@ program. Of a long one the pass over a data loader is cut, counts as the share o
 program goes on behind it: there is its checkpoint. Where no loader is passed over, the program is ended there.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -163,15 +162,18 @@ def branch_names(
     `fetched` has the loader of each batch of its step so far: those of a branch, such as an evaluation, are none of it.
     """
 
-    def remainder(counter: Any, period: Any, line: str, of_loop: str = "", *, is_cycle: bool) -> Any:
+    def remainder(counter: Any, period: Any, residue: Any, line: str, of_loop: str = "") -> Any:
         if of_loop:
             watch().branches.of_loops.add(line)
-        if is_cycle and watch().is_open:  # in a turn that is no step
-            return counter % period
-        return watch().branches.remainder(line, counter, period, now().steps, is_cycle=is_cycle)
+        return watch().branches.remainder(line, counter, period, now().steps, residue)
 
-    def takes(is_due: Any, line: str, loop: str) -> bool:
-        return watch().branches.takes(is_due, line, loop, now(), is_extra=watch().is_open)
+    def cycle(counter: Any, period: Any, line: str) -> Any:
+        if watch().is_open:  # in a turn that is no step
+            return counter % period
+        return watch().branches.remainder(line, counter, period, now().steps, is_cycle=True)
+
+    def takes(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> bool:
+        return watch().branches.takes(is_due, line, loop, now(), *beside, is_extra=watch().is_open)
 
     def is_over(line: str) -> None:
         count, batches = watch().branches.is_over(line, now(), is_cut=watch().is_too_long), fetched()
@@ -184,8 +186,8 @@ def branch_names(
 
     return {
         BEST: is_best,
-        REMAINDER: functools.partial(remainder, is_cycle=False),
-        CYCLE: functools.partial(remainder, is_cycle=True),
+        REMAINDER: remainder,
+        CYCLE: cycle,
         TAKES: takes,
         IS_OVER: is_over,
     }

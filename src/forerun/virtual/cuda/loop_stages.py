@@ -1,13 +1,14 @@
 """Turns of a loop from which on a program does something else: a backbone that thaws at epoch 5, pictures that grow.
 
-A program is stopped once its steps repeat, long before such a turn. What the conditions in a `for` loop over a range
-say of the number that it counts is asked for every turn when the loop begins, and so are whole numbers that follow from
-it, such as a length. Where one has another value, a stage begins: once enough steps of a stage were seen, the loop goes
-on with the first turn of the next one, whose steps are seen like those of another training loop (`later_loops.py`).
-Stages whose steps do the same work are one. Of many the last and some between are seen.
+A program is stopped once its steps repeat, long before such a turn. What the conditions in a `for` loop say of what a
+turn is given, over a range or a list or with `enumerate` (`staged_turns.py`), is asked for every turn when the loop
+begins, and so are whole numbers that follow from it, such as a length. Where one has another value, a stage begins:
+once enough steps of a stage were seen, the loop goes on with the first turn of the next one, whose steps are seen like
+those of another training loop (`later_loops.py`). Stages whose steps do the same work are one. Of many the last and
+some between are seen.
 
-Not covered: loops whose counter the program raises itself, functions that are given the number, and what changes a
-little with every turn, of which the first, the middle and the last turns are seen.
+Not covered: functions that are given the number, and what changes a little with every turn, of which the first, the
+middle and the last turns are seen. Counters that the program raises itself are another matter (`own_counters.py`).
 """
 
 import ast
@@ -23,8 +24,10 @@ import torch
 from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, loops_of
 from forerun.virtual.cuda.lines import is_library, path_name
-from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, value_of
-from forerun.virtual.cuda.records import Stage
+from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, name_of, value_of
+from forerun.virtual.cuda.own_counters import OwnCounters
+from forerun.virtual.cuda.records import BY_COUNTER, Stage, TrainingLoop
+from forerun.virtual.cuda.staged_turns import Turns, names_of
 
 MOST_STAGES = 4
 """Of one loop that are seen."""
@@ -34,6 +37,8 @@ NO_SIZES = (ast.Mod, ast.Compare, ast.BoolOp, ast.JoinedStr, ast.List, ast.Tuple
 """What a size has no part of."""
 MOST_IDLE_SECONDS = 6.0
 """Of the processor that turns without a step may take here, such as those that fill a memory."""
+DRAWS = ("seed", "fold", "run", "trial", "repeat")
+"""Parts of names of what a program begins anew with, and does the same."""
 HARMLESS = (
     "print", "log", "info", "debug", "write", "update", "append", "save", "eval", "valid", "test", "step", "add_",
     "plot", "sample", "flush", "set_description", "set_postfix", "synchronize", "time", "dump", "format", "makedirs",
@@ -44,45 +49,48 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class CountedLoop:
-    """A loop over a range, and what in it changes how it trains."""
+    """A loop whose turns are known before it begins, and what in it changes how it trains."""
 
-    name: str
-    """Of what it counts with."""
+    target: ast.expr
+    """What each turn gives a value."""
     tests: tuple[ast.expr, ...] = ()
     """Conditions."""
     sizes: tuple[ast.expr, ...] = ()
     """What is given a name; whole numbers are lengths, sizes and counts, others are rates of learning and the like."""
 
-    def boundaries(self, turns: range, names: Mapping[str, Any]) -> list[int]:
+    def boundaries(self, turns: Turns, names: Mapping[str, Any]) -> list[int]:
         """Numbers of the turns, but for the first, with which a condition or a size has another value."""
         changes: set[int] = set()
+        names = {name: value for name, value in names.items() if name not in names_of(self.target)}
         for test in self.tests:
             numbers = self._near(turns, test, names) if len(turns) > MOST_TURNS else range(len(turns))
             values = self._values(test, turns, numbers, names)
             if any(isinstance(value, bool) for value in values):
                 changes |= _changes([bool(value) for value in values], numbers)
-        for size in self.sizes:
+        counters = turns.counters(self.target)
+        for size in (each for each in self.sizes if not (isinstance(each, ast.Name) and each.id in counters)):
             numbers = range(0, len(turns), -(-len(turns) // MOST_TURNS) or 1)
             values = self._values(size, turns, numbers, names)
             if values and all(type(value) is int for value in values):
                 changes |= _growth(values, numbers)
         return _some(sorted(changes - {0}))
 
-    def _values(self, node: ast.expr, turns: range, numbers: Sequence[int], names: Mapping[str, Any]) -> list[Any]:
+    def _values(self, node: ast.expr, turns: Turns, numbers: Sequence[int], names: Mapping[str, Any]) -> list[Any]:
         """What an expression is in some turns; nothing where to ask for it would be work of the device."""
         used = [names.get(part.id) for part in ast.walk(node) if isinstance(part, ast.Name)]
         if any(isinstance(each, torch.Tensor) for each in used):
             return []
-        return [value_of(node, {**names, **COUNTED_CALLS, self.name: turns[number]}) for number in numbers]
+        names = {**names, **COUNTED_CALLS}
+        return [value_of(node, {**names, **turns.names_in(number, self.target)}) for number in numbers]
 
-    def _near(self, turns: range, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
+    def _near(self, turns: Turns, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
         """Turns around the numbers that a condition compares with."""
         near: set[int] = set()
         for part in (each for node in ast.walk(test) if isinstance(node, ast.Compare) for each in _sides(node)):
             limit = looped_over(part, names)
             for value in limit if isinstance(limit, list | tuple | set) else [limit]:
                 if isinstance(value, int | float):
-                    number = int((value - turns.start) // turns.step)
+                    number = int((value - turns.numbers.start) // turns.numbers.step)
                     near.update(range(max(0, number - 2), min(len(turns), number + 4)))
         return sorted(near)
 
@@ -91,27 +99,31 @@ class CountedLoop:
 class LoopStages:
     """The stages of the one loop of a program that has some."""
 
-    _has_steps: Callable[[], bool] = lambda: False
-    """Whether steps of the stage were seen."""
+    _loop: Callable[[], TrainingLoop | None] = lambda: None
+    """The training loop that is running."""
     _is_enough: Callable[[], bool] = lambda: False
     """Whether they repeat, and the loop that makes them was ended."""
     _next_stage: Callable[[Stage], None] = lambda stage: None
     """Begins with the next one, behind a stage."""
     _end_rest: Callable[[], None] = lambda: None
     """Ends what follows the loop that was ended."""
+    counters: OwnCounters = field(default_factory=OwnCounters)
+    """Those that the program raises itself."""
     _line: str = ""
     _boundaries: list[int] = field(default_factory=list)
     """Numbers of the turns with which stages begin that are still to come."""
     _is_due: bool = False
+    _passed: float = 0.0
+    """Steps until the last limit of a counter."""
     _began: float = 0.0
     """Seconds of the processor when the loop began."""
 
     def follow(
-        self, has_steps: Callable[[], bool], is_enough: Callable[[], bool], next_stage: Callable[[Stage], None],
-        end_rest: Callable[[], None] = lambda: None,
+        self, loop: Callable[[], TrainingLoop | None], is_enough: Callable[[], bool],
+        next_stage: Callable[[Stage], None], end_rest: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Ask these what was seen, and tell of the end of a stage."""
-        self._has_steps, self._is_enough, self._next_stage = has_steps, is_enough, next_stage
+        self._loop, self._is_enough, self._next_stage = loop, is_enough, next_stage
         self._end_rest = end_rest
 
     def end(self) -> None:
@@ -124,15 +136,15 @@ class LoopStages:
             self._end_rest()
             raise ProgramStopped
 
-    def of(self, turns: range, line: str, loop: CountedLoop, frame: types.FrameType) -> "range | StagedRange":
-        """What the loop at a line runs over in place of its range."""
+    def of(self, turns: Turns, line: str, loop: CountedLoop, frame: types.FrameType) -> "StagedTurns | None":
+        """What the loop at a line runs over in place of its turns; None where it has no stages."""
         if self._line:
-            return turns
+            return None
         boundaries = loop.boundaries(turns, frame.f_globals | frame.f_locals)
         if not boundaries:
-            return turns
+            return None
         self._line, self._boundaries, self._began = line, boundaries, time.process_time()
-        return StagedRange(turns, self)
+        return StagedTurns(turns, self)
 
     def goes_on(self) -> bool:
         """Enough steps were seen: whether the loop that makes them goes on, with the first turn of the next stage.
@@ -140,14 +152,32 @@ class LoopStages:
         Where they are made by a loop within the staged one, that is ended first.
         """
         self._is_due = bool(self._boundaries) and innermost_loop(sys._getframe(1)) == self._line
-        return self._is_due
+        return self._is_due or (not self._boundaries and self._goes_past())
+
+    def _goes_past(self) -> bool:
+        """Whether the loop goes on as behind a limit of a counter that the program raises."""
+        loop = self._loop()
+        steps = 0 if loop is None or loop.length is None else loop.length.steps
+        stage = self.counters.next_stage(steps) if steps else None
+        if stage is None:
+            return False
+        at, until = stage
+        self._next_stage(Stage((at - self._passed) / steps, BY_COUNTER, until))
+        self._passed = at
+        return True
+
+    @property
+    def _has_steps(self) -> bool:
+        """Whether steps of the stage were seen."""
+        loop = self._loop()
+        return loop is not None and bool(loop.spans)
 
     def next_turn(self, number: int, began: int, count: int) -> tuple[int, int]:
         """The next turn, or where enough was seen the first of the next stage, and that with which its stage began."""
         if not self._boundaries:
             return number, began
         later = self._boundaries[0]
-        is_idle = not self._has_steps() and time.process_time() - self._began > MOST_IDLE_SECONDS
+        is_idle = not self._has_steps and time.process_time() - self._began > MOST_IDLE_SECONDS
         if later > number and not (self._is_due or is_idle or self._is_enough()):
             return number, began
         self._is_due, self._began = False, time.process_time()
@@ -157,30 +187,33 @@ class LoopStages:
         return later, later
 
 
-class StagedRange:
-    """A range whose turns between the stages of a loop are left out once enough of them were made."""
+class StagedTurns:
+    """The turns of a loop, of which those between its stages are left out once enough of them were made."""
 
-    def __init__(self, turns: range, stages: LoopStages) -> None:
+    def __init__(self, turns: Turns, stages: LoopStages) -> None:
         self._turns, self._stages = turns, stages
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def __iter__(self) -> Iterator[int]:
-        number = began = 0
+    def __iter__(self) -> Iterator[Any]:
+        number, began, values = 0, 0, self._turns.values()
         while number < len(self._turns):
-            yield self._turns[number]
+            try:
+                yield values(number)
+            except StopIteration:
+                break
             number, began = self._stages.next_turn(number + 1, began, len(self._turns))
         self._stages.end()
 
 
 def staged_loops(tree: ast.AST, name: str, does_train: Callable[[ast.AST], bool]) -> dict[str, CountedLoop]:
-    """By line of a file, the loops that train and whose number decides how."""
+    """By line of a file, the loops that train and whose turns are given what decides how."""
     loops = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and does_train(node):
-            counter = node.target.id
-            loop = CountedLoop(counter, tuple(_tests(node, counter, does_train)), tuple(_sizes(node, counter)))
+        if isinstance(node, ast.For) and does_train(node) and (names := names_of(node.target)):
+            sizes = [*_sizes(node, names), *_given_sizes(node)]
+            loop = CountedLoop(node.target, tuple(_tests(node, names, does_train)), tuple(sizes))
             if loop.tests or loop.sizes:
                 loops[f"{name}:{node.lineno}"] = loop
     return loops
@@ -198,31 +231,57 @@ def innermost_loop(frame: types.FrameType | None) -> str:
     return ""
 
 
-def _tests(loop: ast.For, name: str, does_train: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
+def _tests(loop: ast.For, names: Collection[str], does_train: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
     """Conditions of what a loop counts with, without remainders, which decide more than what is told or saved."""
+    branches = (node for node in _within(loop) if isinstance(node, ast.If) and _leaves(node.body))
+    leaving = {ast.unparse(part) for node in branches for part in ast.walk(node.test) if isinstance(part, ast.expr)}
     for node in _within(loop):
         test = None
-        if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and _decides(node, does_train)):
+        if isinstance(node, ast.IfExp) or (isinstance(node, ast.If) and decides(node, does_train)):
             test = node.test
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Compare | ast.BoolOp):
-            test = node.value
-        if test is not None and _counts(test, name):
+            test = None if ast.unparse(node.targets[0]) in leaving else node.value
+        if test is not None and _counts(test, names):
             yield test
 
 
-def _decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
+def decides(branch: ast.If, does_train: Callable[[ast.AST], bool]) -> bool:
+    """Whether a branch does more than tell, save or evaluate something, and does not leave its loop.
+
+    Behind a loop that is left nothing would keep the program from publishing what it has not trained.
+    """
     statements = [*branch.body, *branch.orelse]
-    return _changes_training(statements) or any(map(does_train, statements))
+    return not _leaves(statements) and (_changes_training(statements) or any(map(does_train, statements)))
 
 
-def _sizes(loop: ast.For, name: str) -> Iterator[ast.expr]:
+def _leaves(statements: Collection[ast.stmt]) -> bool:
+    """Whether statements leave the loop or function that they are in."""
+    for each in statements:
+        inside = [] if isinstance(each, (*FUNCTIONS, ast.ClassDef)) else list(ast.iter_child_nodes(each))
+        if isinstance(each, ast.Break | ast.Return | ast.Raise) or _leaves(
+            [part for part in inside if isinstance(part, ast.stmt)]
+        ):
+            return True
+    return False
+
+
+def _given_sizes(loop: ast.For) -> Iterator[ast.expr]:
+    """What each turn of a loop over no range is given, unless it says which random numbers are drawn."""
+    if isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange"):
+        return
+    for part in ast.walk(loop.target):
+        if isinstance(part, ast.Name) and not any(word in part.id.lower() for word in DRAWS):
+            yield ast.copy_location(ast.Name(part.id, ast.Load()), part)
+
+
+def _sizes(loop: ast.For, names: Collection[str]) -> Iterator[ast.expr]:
     """What follows from what a loop counts with and is given a name in it, without remainders."""
     for node in _within(loop):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             parts = list(ast.walk(node.value))
             calls = [part.func for part in parts if isinstance(part, ast.Call)]
             is_known = all(isinstance(call, ast.Name) and call.id in COUNTED_CALLS for call in calls)
-            has_name = any(isinstance(part, ast.Name) and part.id == name for part in parts)
+            has_name = any(isinstance(part, ast.Name) and part.id in names for part in parts)
             if has_name and is_known and not any(isinstance(part, NO_SIZES) for part in parts):
                 yield node.value
 
@@ -234,10 +293,10 @@ def _within(node: ast.AST) -> Iterator[Any]:
             yield from _within(child)
 
 
-def _counts(test: ast.expr, name: str) -> bool:
+def _counts(test: ast.expr, names: Collection[str]) -> bool:
     """Whether a condition compares what is counted with something, and is no period."""
     parts = list(ast.walk(test))
-    has_name = any(isinstance(part, ast.Name) and part.id == name for part in parts)
+    has_name = any(isinstance(part, ast.Name) and part.id in names for part in parts)
     is_compared = any(isinstance(part, ast.Compare) for part in parts)
     return has_name and is_compared and not any(isinstance(part, ast.Mod | ast.Call) for part in parts)
 

@@ -57,6 +57,10 @@ def work_between(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     return sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
 
 
+BY_COUNTER = "a counter"
+"""In place of the line of a loop whose stages a counter of the program's own begins."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """Some turns of a loop in which it trains alike (`loop_stages.py`); all of them where it has no `line`."""
@@ -119,6 +123,14 @@ class TrainingLoop:
             rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
         between = replace(self.between, rests=rests)
         return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
+
+    def with_rests_of(self, later: "TrainingLoop") -> "TrainingLoop":
+        """A stage that ended within a turn: what a later one does between its steps it does as well."""
+        if self.stage.line != BY_COUNTER or later.stage.line != BY_COUNTER or self.between.rests:
+            return self
+        return replace(
+            self, between=replace(later.between, rests=[each for each in later.between.rests if not each.is_last])
+        )
 
     def is_like(self, other: "TrainingLoop") -> bool:
         """Whether the steps of both do the same work, or differ no more than those of one of them among themselves."""

@@ -41,7 +41,7 @@ from forerun.virtual.cuda.peers import Peers
 from forerun.virtual.cuda.run_end import RunEnd, bounded
 from forerun.virtual.cuda.script_loops import ScriptLoops
 from forerun.virtual.cuda.session import CudaSession
-from forerun.virtual.cuda.steps import StepWatcher
+from forerun.virtual.cuda.steps import MOST_SECONDS_BETWEEN, StepWatcher
 from forerun.virtual.cuda.torch_cuda import LiveCard
 from forerun.virtual.cuda.turn_branches import BranchMoment
 from forerun.virtual.cuda.unknown import Assumption
@@ -279,7 +279,7 @@ def run_in_session(
             try:
                 execute(program, watcher)
             except ProgramStopped:
-                pass
+                unreached = f"no step in {MOST_SECONDS_BETWEEN:.0f} s here" if watcher.awaits_loop else ""
             except SystemExit as stop:
                 code = 0 if watcher.between.end_of_run.line else _exit_code(stop)
             except torch.OutOfMemoryError as failure:

@@ -31,7 +31,9 @@ from forerun.virtual.cuda.later_loops import (
 from forerun.virtual.cuda.length import COMPREHENSIONS, RangeTurns
 from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
-from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, staged_loops
+from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, decides, staged_loops
+from forerun.virtual.cuda.own_counters import CROSSES, mark_counters
+from forerun.virtual.cuda.staged_turns import enumerate_call, enumerated_turns, known_turns
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced
@@ -40,6 +42,8 @@ GOES_ON_BEHIND, COUNTED, COUNTED_SPLITS = "__forerun_goes_on_behind__", "__forer
 """Names in the script's module: what decides whether a loop is ended, and what notes how often one will run."""
 BEGINS = "__forerun_begins__"
 """What is told that a loop begins."""
+STAGED, ENUMERATED = "__forerun_staged__", "__forerun_enumerated__"
+"""What lets turns of a loop out between its stages, and what does in place of `enumerate`."""
 
 
 @dataclass
@@ -70,14 +74,26 @@ class ScriptLoops:
         """Make the loops of a file that train endable and counted; returns whether there are any."""
         functions, name = functions_that_train(tree, self.others), path_name(path)
         self._staged |= staged_loops(tree, name, lambda node: trains([node], functions))
+        has_counters = mark_counters(
+            tree,
+            name,
+            lambda node: _does_train(node, functions),
+            lambda branch: decides(branch, lambda node: trains([node], functions)),
+        )
         has_branches = bool(self.branches) and mark_branches(
             tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
         if not self._mark_in(tree, name, False, functions):
-            return has_branches
+            return has_branches or has_counters
         for node in ast.walk(tree):
             if isinstance(node, ast.For) and trains([node], functions):
-                node.iter = _counted(node.iter, f"{name}:{node.lineno}")
+                line = f"{name}:{node.lineno}"
+                call = enumerate_call(node.iter) if line in self._staged else None
+                node.iter = _counted(node.iter, line)
+                if call is not None:
+                    call.func, call.args[1:1] = _call(ENUMERATED, call, line).func, [_constant(line, call)]
+                elif line in self._staged:
+                    node.iter = _call(STAGED, node.iter, line)
             elif isinstance(node, COMPREHENSIONS) and trains([node], functions):
                 for generator in node.generators:
                     generator.iter = _counted(generator.iter, f"{name}:{node.lineno}")
@@ -88,6 +104,7 @@ class ScriptLoops:
         return {
             STOPPED: self.stopped, GOES_ON_BEHIND: self._goes_on,
             COUNTED: self._note, COUNTED_SPLITS: self._note_splits, BEGINS: self.begins,
+            CROSSES: self.stages.counters.crosses, STAGED: self._staged_turns, ENUMERATED: self._enumerated_turns,
         } | self.branches  # fmt: skip
 
     @contextlib.contextmanager
@@ -144,14 +161,26 @@ class ScriptLoops:
         with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length
             if not isinstance(value, KeysView | ItemsView | ValuesView):  # in some of whose turns nothing trains
                 self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)
-        if isinstance(value, range) and line in self._staged:
-            return self.stages.of(value, line, self._staged[line], sys._getframe(1))
         if not isinstance(value, types.GeneratorType):
             return value
         count, are_batches = turns_of(value)
         if count is not None:
             self.counts[line] = count if are_batches else RangeTurns(count)
         return self._counting(value, line)
+
+    def _staged_turns(self, value: Any, line: str) -> Any:
+        """What a loop runs over, and how often, where its turns decide how it trains."""
+        bar = value if hasattr(value, "iterable") and hasattr(value, "set_description") else None
+        turns = known_turns(value if bar is None else bar.iterable)
+        staged = turns and self.stages.of(turns, line, self._staged[line], sys._getframe(1))
+        if staged is None or bar is None:
+            return staged or value
+        bar.iterable = staged
+        return bar
+
+    def _enumerated_turns(self, value: Any, line: str, start: int = 0) -> Any:
+        turns = enumerated_turns(value, start)
+        return (turns and self.stages.of(turns, line, self._staged[line], sys._getframe(1))) or enumerate(value, start)
 
     def _counting(self, values: Iterator[Any], line: str) -> Iterator[Any]:
         """The same values; how many there were is known when they are over."""
@@ -173,6 +202,11 @@ def _brings_a_loop(loader: SourceFileLoader, name: str, path: str) -> bool:
     if not is_of_others(path) or name.partition(".")[0] in SAY_THEIR_LENGTH:
         return False
     return b".backward(" in loader.get_data(path)
+
+
+def _does_train(node: ast.AST, functions: set[str]) -> bool:
+    """Whether a loop or function of a file trains."""
+    return trains([node], functions) if isinstance(node, LOOPS) else getattr(node, "name", "") in functions
 
 
 def _counted(node: ast.expr, line: str) -> ast.expr:
@@ -202,6 +236,10 @@ def _bodies(node: ast.AST) -> Iterator[list[Any]]:
         if isinstance(part, list):  # a lambda's body is an expression
             yield from (handler.body for handler in part) if name == "handlers" else (part,)
     yield from (case.body for case in getattr(node, "cases", []))
+
+
+def _constant(value: str, place: ast.expr) -> ast.Constant:
+    return ast.copy_location(ast.Constant(value), place)
 
 
 def _call(name: str, value: ast.expr, line: str) -> ast.Call:

@@ -32,7 +32,7 @@ from forerun.virtual.cuda.records import Stage, StepSpan, TrainingLoop, counted,
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
 from forerun.virtual.cuda.shadow import tensors_in
-from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters
+from forerun.virtual.cuda.trained_parameters import UpdatedParameters, own_parameters, still_without_gradient
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
 from forerun.virtual.cuda.update_parts import OtherUpdates, UpdateParts
 from forerun.virtual.put_back import replaced
@@ -117,7 +117,8 @@ class StepWatcher:
             self._stack.callback(hook.remove)
         AFTER_UPDATE.append(self._end_or_stop)
         self._stack.callback(AFTER_UPDATE.remove, self._end_or_stop)
-        self.stages.follow(lambda: bool(self.spans), lambda: self.between.has_ended, self._next_stage, self._end_rest)
+        self.stages.follow(lambda: self.loop, lambda: self.between.has_ended, self._next_stage, self._end_rest)
+        self.stages.counters.steps = lambda: len(self.spans) + sum(len(each.spans) for each in self.earlier)
         return self
 
     def _follow(self) -> None:
@@ -167,6 +168,7 @@ class StepWatcher:
             self.step_line, self._stage = last.line, last.stage.plus(self._stage)
         self.earlier, loop = self.loop.joined(self.earlier)
         self._stage, self.between = loop.stage, loop.between
+        self.earlier = [each.with_rests_of(loop) for each in self.earlier]
 
     def goes_on_behind(self, line: str) -> bool:
         """Whether the loop at a line is ended here, now that its steps repeat, and the program goes on behind it."""
@@ -330,9 +332,7 @@ class StepWatcher:
         own_parameters(self.recorder, self._by_hand.states)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        made_inside = [each for each in self.without_gradient if each.grad is not None]  # by a closure
-        self.without_gradient = [each for each in self.without_gradient if each.grad is None]
-        self.recorder.own((each.grad for each in made_inside if each.grad is not None), Category.GRADIENT)
+        self.without_gradient = still_without_gradient(self.recorder, self.without_gradient)
         if not self._is_anchor(optimizer) and self._others.end_turn(len(self.recorder.trace.events)):
             self._stop()
         if self._is_anchor(optimizer) and self._parts.is_whole(self.spans, self._backward_lines, self._calls):
@@ -342,6 +342,7 @@ class StepWatcher:
         """End a step, and the program where enough were seen."""
         if self.is_announced:
             return
+        self.without_gradient = still_without_gradient(self.recorder, self.without_gradient)
         self.end_step()
         is_over = self._is_enough() and (self.most_steps or not self.between.turns_again(self._begin))
         if is_over and not self._others.awaits():

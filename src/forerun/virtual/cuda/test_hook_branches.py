@@ -31,8 +31,8 @@ def test_branches_of_hooks_are_those_that_no_model_calls(source, count):
 @pytest.mark.parametrize(
     ("readings", "is_of_turns", "times"),
     [
-        ([(0, 500, 1), (1, 500, 2), (2, 500, 3)], True, 4),
-        ([(0, 500, 1), (1, 500, 2), (2, 500, 3), (3, 500, 3)], True, 4),  # in one more turn, which is no step
+        ([(0, 500, 1), (1, 500, 2), (2, 500, 3)], True, 3),  # refused in turn 0
+        ([(0, 500, 1), (1, 500, 2), (2, 500, 3), (3, 500, 3)], True, 3),  # in one more turn, which is no step
         ([(0, 2, 1), (1, 2, 1), (2, 2, 1), (0, 2, 2), (1, 2, 2)], False, 0),  # over layers
         ([(0, 2, 1), (1, 2, 9)], False, 0),  # over epochs
         ([(0, 500, 1)], False, 0),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.exec_runs import forecast
 
 import forerun
 
@@ -48,3 +49,26 @@ def test_a_real_search_needs_about_as_many():
 
     optimizer.step(closure)
     assert 9 <= len(calls) <= 11
+
+
+def test_one_call_that_is_the_whole_training_has_a_step_for_each_iteration(tmp_path):
+    body = """
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=50_000, max_eval=50_000, history_size=50,
+                                  line_search_fn="strong_wolfe")
+    rows = torch.randn(32, 64, device="cuda")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(rows).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    torch.save(model.state_dict(), "model.pt")
+    """
+    document, run = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (50_000, 1)
+    assert len(run.watcher.spans) <= 5
+    assert document.memory.peak_allocated_bytes > 2 * 50 * 4 * (64 * 256 + 256 + 256 * 8 + 8)
+    assert {finding.kind for finding in document.findings} <= {"fp32-product"}
+    assert any("it may converge before" in text for text in document.warnings)

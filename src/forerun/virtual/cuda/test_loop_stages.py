@@ -4,8 +4,11 @@ import ast
 
 import pytest
 
-from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, StagedRange, staged_loops
-from forerun.virtual.cuda.records import Stage
+from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, StagedTurns, staged_loops
+from forerun.virtual.cuda.records import Stage, StepSpan, TrainingLoop
+from forerun.virtual.cuda.staged_turns import Turns, enumerated_turns, known_turns
+
+SPAN = StepSpan(0, 1, (1,), 0, 1, 0, (), ())
 
 
 def loop_of(body: str) -> CountedLoop | None:
@@ -35,7 +38,9 @@ def test_the_turns_with_which_stages_begin(body, boundaries):
     loop = loop_of(body)
     assert loop is not None
     assert (
-        loop.boundaries(range(10), {"FREEZE": 3, "TURNS": 10, "SIZES": [128] * 4 + [224] * 6, "settings": {"small": 4}})
+        loop.boundaries(
+            Turns(range(10)), {"FREEZE": 3, "TURNS": 10, "SIZES": [128] * 4 + [224] * 6, "settings": {"small": 4}}
+        )
         == boundaries
     )
 
@@ -47,6 +52,8 @@ def test_the_turns_with_which_stages_begin(body, boundaries):
         "if epoch > 5: scheduler.step()",
         "if epoch == 9: torch.save(model.state_dict(), 'last.pt')",
         "if epoch > 5: break",
+        "if epoch == 9: export(model); return",
+        "is_last = epoch == 9\n    if is_last: export(model); break",
         "if epoch % 5 == 0: grow(model)",
         "if loss < best: best = loss",
         "place = epoch % 3",
@@ -60,23 +67,49 @@ def test_what_tells_saves_or_comes_again_begins_no_stage(body):
 def test_rates_of_learning_begin_no_stage():
     loop = loop_of("rate = 0.1 * (1 - epoch / TURNS)")
     assert loop is not None
-    assert loop.boundaries(range(10), {"TURNS": 10}) == []
+    assert loop.boundaries(Turns(range(10)), {"TURNS": 10}) == []
 
 
 def test_of_a_long_loop_the_turns_near_the_limits_are_asked():
     loop = loop_of("if epoch > start: discriminator.requires_grad_(True)")
     assert loop is not None
-    assert loop.boundaries(range(0, 10_000_000, 2), {"start": 50_000}) == [25_001]
+    assert loop.boundaries(Turns(range(0, 10_000_000, 2)), {"start": 50_000}) == [25_001]
 
 
 def test_turns_between_stages_are_left_out_once_enough_was_seen():
     ended: list[Stage] = []
     enough = iter([False, True, False, False, False, False])
     stages = LoopStages()
-    stages.follow(lambda: True, lambda: next(enough), ended.append)
+    stages.follow(lambda: TrainingLoop([SPAN], 0, None, "train.py:1"), lambda: next(enough), ended.append)
     stages._line, stages._boundaries = "train.py:1", [4, 6]
-    assert list(StagedRange(range(8), stages)) == [0, 1, 4, 5, 6, 7]
+    assert list(StagedTurns(Turns(range(8)), stages)) == [0, 1, 4, 5, 6, 7]
     assert [(stage.share, stage.until) for stage in ended] == [
         (0.5, "turn 5 of the loop at train.py:1"),
         (0.25, "turn 7 of the loop at train.py:1"),
     ]
+
+
+def test_what_lists_give_the_turns_begins_stages():
+    loop = staged_loops(ast.parse("for i, (size, rows) in enumerate(phases): train()"), "t", lambda node: True)["t:1"]
+    phases = [(64, 8), (64, 8), (128, 8), (128, 4)]
+    assert loop.boundaries(enumerated_turns(phases), {}) == [2, 3]
+    loop = staged_loops(ast.parse("for size in sizes: train()"), "t", lambda node: True)["t:1"]
+    assert loop.boundaries(known_turns([64, 64, 96]), {"size": 96}) == [2]
+    assert loop.boundaries(known_turns(range(9)), {}) == []
+
+
+def test_batches_are_not_looked_at():
+    class Loader:
+        def __len__(self):
+            return 9
+
+        def __iter__(self):
+            return iter("abcdefghi")
+
+    source = "for i, size in enumerate(loader):\n    rows = size + 1\n    if i > 4: train(2)\n    train(1)"
+    loop = staged_loops(ast.parse(source), "t", lambda node: True)["t:1"]
+    turns = enumerated_turns(Loader(), 1)
+    assert turns is not None
+    assert loop.boundaries(turns, {"size": 3, "rows": 4}) == [4]
+    values = turns.values()
+    assert [values(0), values(5)] == [(1, "a"), (6, "b")]

@@ -49,8 +49,10 @@ def test_a_marked_branch_does_what_it_did():
         "seen": [],
         "other": [],
         "backward": lambda: None,
-        REMAINDER: lambda counter, period, line, of_loop: branches.remainder(line, counter, period, 0),
-        TAKES: lambda is_due, line, loop: branches.takes(is_due, line, loop, now, is_extra=False),
+        REMAINDER: lambda counter, period, residue, line, of_loop: branches.remainder(
+            line, counter, period, 0, residue
+        ),
+        TAKES: lambda is_due, line, loop, *beside: branches.takes(is_due, line, loop, now, *beside, is_extra=False),
         IS_OVER: lambda line: branches.is_over(line, now, is_cut=False),
     }
     exec(compile(ast.fix_missing_locations(tree), "train.py", "exec"), names)
@@ -79,9 +81,11 @@ def test_a_branch_that_is_not_due_is_taken_once_in_an_extra_turn():
         ([(0, 50, 0), (1, 50, 1)], None, 20),  # steps
         ([(32, 1600, 1), (64, 1600, 2)], None, 20),  # samples
         ([(0, 400, 0), (1, 400, 0), (8, 400, 1)], None, 20),  # eight batches a step
-        ([(0, 5, 3)], 12, 2),  # epochs, of which one was seen
+        ([(0, 5, 3)], 12, 3),  # epochs 0, 5 and 10, of which one was seen
+        ([(1, 5, 3)], 12, 2),
         ([(0, 5, 3)], None, 0),
-        ([(0, 2000, 0), (1, 2000, 1)], None, 0),
+        ([(0, 2000, 0), (1, 2000, 1)], None, 1),  # in turn 0 alone
+        ([(1, 2000, 0), (2, 2000, 1)], None, 0),
         ([], 12, 0),
         ([(1, 500, 0), (900, 500, 0), (905, 500, 1), (910, 500, 2)], None, 10),  # what came before the first step
     ],

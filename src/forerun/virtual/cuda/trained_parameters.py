@@ -25,6 +25,12 @@ def own_parameters(recorder: Recorder, states: Collection[int]) -> None:
     trace.trainable_parameters = sum(parameter.numel() for parameter in placed if parameter.requires_grad)
 
 
+def still_without_gradient(recorder: Recorder, missing: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+    """Those `missing` a gradient before an optimizer's step whose closure made them none."""
+    recorder.own([each.grad for each in missing if each.grad is not None], Category.GRADIENT)
+    return [each for each in missing if each.grad is None]
+
+
 class UpdatedParameters:
     """Those that the program's optimizers update, while the program has them: a model that it drops is freed."""
 

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from forerun.virtual.cuda.clock_ends import ClockEnd
+from forerun.virtual.cuda.line_searches import iterations_of
+
 SAY_THEIR_LENGTH = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "ignite", "mmengine")
 """Packages whose trainers say how long they train, and most of them how often they evaluate."""
 AT_MOST = "at most"
@@ -27,6 +30,8 @@ class ProgramLength:
     """Its evaluations generate, which their batches' forward passes do not show."""
     loops: tuple[tuple[str, int], ...] = ()
     """File and line of each loop around the step, innermost first, and the steps of all its turns."""
+    clock: ClockEnd | None = None
+    """What ends one of them by the clock: how many steps that is depends on how long one takes (`clock_ends.py`)."""
 
 
 def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLength | None:
@@ -42,6 +47,8 @@ def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLen
         return _of_keras(variables)
     if any(home.startswith("ignite.engine") for home in homes):
         return _of_ignite(getattr(owner, "state", None))
+    if function == "step" and "torch.optim.lbfgs" in homes and (iterations := iterations_of(owner.param_groups[0])) > 1:
+        return ProgramLength(iterations, f"max_iter of L-BFGS, {AT_MOST}: it may converge before")
     if any(home.startswith("mmengine.runner") for home in homes) and isinstance(getattr(owner, "max_iters", None), int):
         return _of_mmengine(owner)
     return None

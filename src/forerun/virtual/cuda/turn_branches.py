@@ -9,6 +9,7 @@ period says.
 import ast
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,12 +17,15 @@ from typing import Any, Protocol
 
 from forerun.virtual.cuda.branch_conditions import (
     ask_first,
+    conditions_beside,
     flags_of,
     mark_best,
     remainders,
+    residue_of,
     turn_round,
     write_out_calls,
 )
+from forerun.virtual.cuda.branch_rules import BranchRule, is_off
 from forerun.virtual.cuda.hook_branches import branches_of_hooks
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
 from forerun.virtual.cuda.loaders import WatchedLoader
@@ -93,6 +97,8 @@ class TurnBranches:
     """The same of branches that train."""
     _of_hooks: set[str] = field(default_factory=set)
     """Branches of functions that do not train and that a loop may call after each step."""
+    rules: defaultdict[str, BranchRule] = field(default_factory=lambda: defaultdict(BranchRule))
+    """By its line what decides each branch."""
     of_loops: set[str] = field(default_factory=set)
     """Branches that are decided by what the loop around them runs over."""
     _once: set[str] = field(default_factory=set)
@@ -102,10 +108,16 @@ class TurnBranches:
     _left: tuple[str, BaseException | None] = ("", None)
     """The line of the branch that ended last, and the exception that ended it."""
 
-    def remainder(self, line: str, counter: Any, period: Any, steps: int, *, is_cycle: bool = False) -> Any:
-        """What `counter % period` is; the branch at `line` depends on it, which trains where it `is_cycle`."""
+    def remainder(
+        self, line: str, counter: Any, period: Any, steps: int, residue: Any = 0, *, is_cycle: bool = False
+    ) -> Any:
+        """What `counter % period` is; the branch at `line` depends on it, which trains where it `is_cycle`.
+
+        The branch is due where that is the `residue`.
+        """
         if type(counter) is type(period) is int and period > 1:
             (self.cycles if is_cycle else self.counts).setdefault(line, []).append((counter, period, steps))
+            self.rules[line].residue = residue if isinstance(residue, int) else 0
         return counter % period
 
     @property
@@ -195,16 +207,30 @@ class TurnBranches:
             first += 1
         return first
 
-    def takes(self, is_due: Any, line: str, loop: str, now: BranchMoment, *, is_extra: bool) -> bool:
-        """Whether a branch is taken: where it is due, and once where `is_extra`, in a turn that is no step."""
+    def takes(
+        self, is_due: Any, line: str, loop: str, now: BranchMoment, is_on: Callable[[], Any] = lambda: True,
+        is_past: Callable[[int], Any] | None = None, *, is_extra: bool,
+    ) -> bool:  # fmt: skip
+        """Whether a branch is taken: where it is due, and once where `is_extra`, in a turn that is no step.
+
+        That is where the program's options, which do not change, allow it: `is_on`. `is_past` is what its condition
+        says of the counter beside the remainder.
+        """
         is_due = bool(is_due)
+        if is_past is not None:
+            self.rules[line].is_past = is_past
         if loop == HOOK:
             self._of_hooks.add(line)
             is_extra = is_extra and self.is_of_turns(line)
         if self._open is not None:  # within another one, of which it is a part
             return is_due
-        if not is_due and (not is_extra or line not in self.counts or line in self._once):
-            return False
+        if not is_due:
+            if line in self.counts and is_off(is_on):
+                del self.counts[line]
+            elif line in self.counts and is_past is None and self.rules[line].is_of_period(self.counts[line][-1]):
+                self.rules[line].refused.add(self.counts[line][-1][0])
+            if not is_extra or line not in self.counts or line in self._once:
+                return False
         if is_extra:
             self._once.add(line)
         self._open, self._seen_share = (line, loop, now), 1.0
@@ -230,17 +256,28 @@ class TurnBranches:
         self.runs.append(BranchRun(line, loop, start.events, now.events, saved_bytes, share))
         return len(fetched)
 
-    def times(self, run: BranchRun, steps: int, turns: int | None) -> int:
-        """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises."""
-        readings = self.counts.get(run.line, [])
+    def times(self, run: BranchRun, steps: int, turns: int | None, passes: int = 1) -> int:
+        """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises.
+
+        That loop begins anew in each of its `passes`, and with it what it runs over.
+        """
+        readings, rule = self.counts.get(run.line, []), self.rules[run.line]
         if not readings or not self.is_of_turns(run.line):
             return 0
-        if turns is not None and turns < steps and run.line in self.of_loops and len(readings) > 1:
-            return int(turns * abs(readings[-1][0] - readings[-2][0])) // readings[-1][1]
-        (first, _, before), (last, period, now) = _while_training(readings)
+        is_of_loop = turns is not None and run.line in self.of_loops
+        if turns is not None and is_of_loop and turns < steps and len(readings) > 1:
+            return passes * rule.count(readings, turns / passes * abs(readings[-1][0] - readings[-2][0]))
+        (first, _, before), (last, _, now) = _while_training(readings)
         if now > before:
-            return int(steps * (last - first) / (now - before)) // period
-        return 0 if turns is None else turns // period
+            passes = passes if is_of_loop else 1
+            return passes * rule.count(readings, steps / passes * (last - first) / (now - before))
+        return 0 if turns is None else rule.count(readings, turns)
+
+    def recurs(self, run: BranchRun, steps: int) -> bool:
+        """Whether a branch is due again and again in so many steps."""
+        (first, period, before), (last, _, now) = _while_training(self.counts.get(run.line, []) or [(0, 0, 0)])
+        rise = (last - first) / (now - before) if now > before else 1
+        return period > 0 and self.is_of_turns(run.line) and steps * rise >= period
 
 
 def _while_training(readings: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -273,10 +310,13 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
                 _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
                 is_marked = True
             continue
-        ask_first(flags[node].value if place is not node else node.test, remainder)
+        condition = flags[node].value if place is not node else node.test
+        residue, beside = residue_of(condition, remainder), conditions_beside(condition, remainder, loop)
+        ask_first(condition, remainder)
         lines = (line, OF_LOOP) if _is_of_loop(remainder.left, loop) else (line,)
-        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right], *lines))
+        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right, residue], *lines))
         node.test = _call(TAKES, node.test, [node.test], line, where or "")
+        node.test.args += beside
         over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
         node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
         is_marked = True
