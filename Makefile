@@ -18,7 +18,7 @@ test: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not medium and not scripts"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=15 -m "not slow and not medium and not scripts"
 
 # In the order of files: by the number of tests, the guides (three tests, three minutes) would be last, and one core idle.
 test-medium: .venv/.installed-dev

@@ -47,6 +47,7 @@ def asked_of(answerer: Answerer, number: int, without: tuple[str, ...]) -> Count
     return outcomes
 
 
+@pytest.mark.medium
 @pytest.mark.timeout(120)
 def test_what_is_refused_before_anything_is_built_is_refused_in_words(answerer):
     outcomes = asked_of(answerer, 500, TRACED)

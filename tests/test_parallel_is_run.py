@@ -45,8 +45,9 @@ def run_ranks(settings, store, number):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.medium)])
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16-mixed", marks=pytest.mark.medium)])
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_one_rank_is_that_of_a_real_group(kind, precision, tmp_path):
     settings = settings_from(
         {

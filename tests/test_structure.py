@@ -1,6 +1,7 @@
 """The rules that keep the code readable: imports one way, torch-free stages, sizes, names, frozen public surface."""
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -101,6 +102,12 @@ def modules() -> list[Path]:
     return [p for p in SOURCE.rglob("*.py") if not p.name.startswith("test_")]
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """What a module says; several tests look at all of them."""
+    return ast.parse(path.read_text())
+
+
 def stage(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
@@ -108,7 +115,7 @@ def stage(path: Path) -> str:
 def imports(path: Path) -> list[str]:
     """Stages of this package that a module imports."""
     stages = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] if node.module != "forerun" else [f"forerun.{a.name}" for a in node.names]
@@ -145,7 +152,7 @@ def test_torch_free_stages_do_not_import_torch():
 def test_no_package_imports_a_recipe(path):
     """Recipes are found by entry point, and know nothing of each other."""
     owner = path.relative_to(SOURCE).parts[1] if stage(path) == "recipes" else None
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{a.name}" for a in node.names]
@@ -170,7 +177,7 @@ def test_sizes_and_names(path):
 def imported_modules(path: Path, names: dict[str, Path]) -> set[str]:
     """Modules of this package that a module imports, at its head or inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return {name for name in found if name in names and names[name].name != "__init__.py"}
@@ -189,7 +196,7 @@ def test_modules_do_not_import_each_other_in_a_circle():
 def test_one_public_class_name_has_one_meaning():
     homes: dict[str, list[str]] = {}
     for path in modules():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert {name: files for name, files in homes.items() if len(files) > 1} == SAME_NAMES
@@ -199,7 +206,7 @@ def test_names_say_what_a_thing_is():
     """Participles say that something happened, not what the thing is; those that are left are fields of documents."""
     counts = {}
     for path in modules():
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         names += [n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)]
         names += [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
@@ -212,7 +219,7 @@ def test_names_say_what_a_thing_is():
 def test_only_units_knows_1024():
     for path in modules():
         if path.name != "units.py":
-            literals = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+            literals = {n.value for n in ast.walk(tree_of(path)) if isinstance(n, ast.Constant)}
             assert not literals & {1024**2, 1024**3, 1e9, 1e12} - {True, False}, path
 
 
@@ -220,7 +227,7 @@ def test_modules_with_logic_have_a_neighbour_test():
     """Or are named, with the test of several stages that covers them, in `tested_elsewhere.json`."""
     untested = []
     for path in modules():
-        functions = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        functions = [n for n in tree_of(path).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
         if len(functions) > 2 and not (path.parent / f"test_{path.name}").exists() and stage(path) not in ("cli",):
             untested.append(str(path.relative_to(SOURCE)))
     elsewhere = json.loads((ROOT / "tests" / "tested_elsewhere.json").read_text())

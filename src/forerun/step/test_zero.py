@@ -141,6 +141,7 @@ def test_gradients_that_wait_are_whole_and_in_fp32():
     assert one.memory.breakdown.gradient_bytes > 3.9 * count
 
 
+@pytest.mark.medium
 def test_steps_are_as_long_as_their_micro_batches():
     """Each of 8 micro-batches more takes what the middle one does: no gathers, no sending."""
     times = [forecast(kept(1, steps), "a100-80gb").step.seconds.expected for steps in (3, 4, 12)]
@@ -149,6 +150,7 @@ def test_steps_are_as_long_as_their_micro_batches():
     assert times[2] < slower
 
 
+@pytest.mark.medium
 def test_stages_do_so_anyway():
     batch = {**CONTENT["batch"], "padding": "fixed", "gradient_accumulation_steps": 4}
     words = {**CONTENT, "batch": batch, "model": {"name": "tiny-llama", "config": {"tie_word_embeddings": False}}}

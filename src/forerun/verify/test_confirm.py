@@ -58,6 +58,7 @@ def lines_of(plan, *seconds):
     ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("seconds", "choice"),
     [((1.0, 0.98, 1.2), 0), ((1.0, 0.9, 1.2), 1), ((None, 1.1, 1.0), 2), ((None, None, None), None)],

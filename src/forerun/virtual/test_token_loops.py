@@ -36,15 +36,14 @@ def facts(trace):
 @pytest.mark.parametrize(
     "sections",
     [
-        {},
-        {"precision": "fp32"},
-        {"layers": 6},
-        {"activation_checkpointing": "blocks"},
-        {"batch": {"gradient_accumulation_steps": 4}},
-        {"parallel": {"kind": "ddp", "world_size": 2}},
-        {"parallel": {"kind": "fsdp", "world_size": 2}},
+        pytest.param({}, id="bf16"),
+        pytest.param({"precision": "fp32"}, id="fp32"),
+        pytest.param({"layers": 6}, id="deep", marks=pytest.mark.medium),
+        pytest.param({"activation_checkpointing": "blocks"}, id="recomputed", marks=pytest.mark.medium),
+        pytest.param({"batch": {"gradient_accumulation_steps": 4}}, id="accumulated", marks=pytest.mark.medium),
+        pytest.param({"parallel": {"kind": "ddp", "world_size": 2}}, id="copies", marks=pytest.mark.medium),
+        pytest.param({"parallel": {"kind": "fsdp", "world_size": 2}}, id="shards", marks=pytest.mark.medium),
     ],
-    ids=["bf16", "fp32", "deep", "recomputed", "accumulated", "copies", "shards"],
 )
 def test_a_loop_worked_out_is_the_loop(sections):
     settings, here, shape = settings_of(**sections), device("h100-80gb"), BatchShape(2, LENGTH)
@@ -77,6 +76,7 @@ def test_turns_differ_by_the_token_alone():
     assert written[0] == written[1]
 
 
+@pytest.mark.medium
 def test_a_forecast_says_which_path_it_assumes_and_grows_with_the_tokens():
     short, long = (forecast(settings_of(length=length), "h100-80gb") for length in (64, 512))
     (said,) = [warning for warning in long.warnings if "loop over its 512 tokens in Python" in warning]
