@@ -80,6 +80,7 @@ def test_another_is_chosen_only_when_it_is_clearly_faster(plan, here, seconds, c
 
 
 @pytest.mark.medium
+@pytest.mark.medium
 def test_out_of_memory_is_an_answer_and_other_faults_are_not(plan, here, monkeypatch):
     def out_of_memory(request, device):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
@@ -97,6 +98,7 @@ def test_out_of_memory_is_an_answer_and_other_faults_are_not(plan, here, monkeyp
         confirm(plan, SETTINGS, here, ask, lambda s: forecast_settings(s, here))
 
 
+@pytest.mark.medium
 def test_a_plan_for_another_device_is_refused(plan, here):
     with pytest.raises(InvalidSettings, match="found a plan for t4"):
         confirm(plan.model_copy(update={"gpu": "t4"}), SETTINGS, here, ask, lambda s: forecast_settings(s, here))
