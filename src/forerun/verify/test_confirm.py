@@ -80,7 +80,6 @@ def test_another_is_chosen_only_when_it_is_clearly_faster(plan, here, seconds, c
 
 
 @pytest.mark.medium
-@pytest.mark.medium
 def test_out_of_memory_is_an_answer_and_other_faults_are_not(plan, here, monkeypatch):
     def out_of_memory(request, device):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
