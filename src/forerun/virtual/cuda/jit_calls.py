@@ -1,20 +1,25 @@
 """`torch.jit.trace`: what it returns runs the same operators, so that the module itself stands for it.
 
 PyTorch's tracer turns sizes into tensors, of which a fake tensor can make nothing (symbolic_shapes.py, 2.13). It runs
-the module once. `torch.jit.script` compiles Python, and its result runs here as it is. ONNX's exporter traces, too.
+the module once. `torch.jit.script` compiles Python, and its result runs here as it is, operator by operator; that a
+card's fuser joins some of them is told. ONNX's exporter traces, too.
 """
 
 import contextlib
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from forerun.virtual.put_back import replaced
 
+FUSED = (
+    "The program compiles a module with TorchScript, whose fuser joins pointwise operators on the card. It is forecast "
+    "operator by operator: a step may be shorter, by at most what those operators take, and memory lower."
+)
 DRAWS_GRAPH = "torch.utils.tensorboard._pytorch_graph"
 """Asks for the graph alone, of a file that is thrown away."""
 
@@ -38,13 +43,14 @@ def _save(traced: Any, file: Any, **_: Any) -> None:
 
 
 @contextlib.contextmanager
-def tracing_nothing() -> Iterator[None]:
-    """While it is active, tracing runs what is traced once and returns it."""
-    original = torch.jit.trace
+def tracing_nothing(tell: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """While it is active, tracing runs what is traced once and returns it; `tell` hears of a fuser."""
+    original, compile_python = torch.jit.trace, torch.jit.script
 
     def trace(func: Any, example_inputs: Any = None, *_: Any, example_kwarg_inputs: Any = None, **__: Any) -> Any:
         if sys._getframe(1).f_globals.get("__name__") == DRAWS_GRAPH:
             return original(torch.nn.Identity(), torch.zeros(1, device="cpu"))
+        note(func)
         inputs = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
         with torch.no_grad():
             func(*(inputs if example_kwarg_inputs is None else ()), **(example_kwarg_inputs or {}))
@@ -52,5 +58,16 @@ def tracing_nothing() -> Iterator[None]:
             func.__dict__["save"] = types.MethodType(_save, func)
         return func
 
-    with replaced(torch.jit, "trace", trace), replaced(torch.onnx, "export", _exported):
+    def script(obj: Any, *args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
+        note(obj)
+        return compile_python(obj, *args, _frames_up=_frames_up + 1, **kwargs)  # names are looked up where it is called
+
+    def note(func: Any) -> None:
+        if isinstance(func, torch.nn.Module):  # libraries compile functions of a few operators as they are imported
+            tell(FUSED)
+
+    with (
+        replaced(torch.jit, "trace", trace), replaced(torch.jit, "script", script),
+        replaced(torch.onnx, "export", _exported),
+    ):  # fmt: skip
         yield

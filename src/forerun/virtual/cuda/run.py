@@ -248,7 +248,8 @@ def in_use(session: CudaSession, watcher: StepWatcher) -> Iterator[None]:
             trace.tf32, trace.tf32_convolutions = products_use_tf32(), convolutions_use_tf32()
             trace.tries_algorithms, trace.allocator = torch.backends.cudnn.benchmark, session.card.allocator_conf
             trace.memory_fraction, trace.blocks_launches = session.card.fraction, blocks_launches(os.environ)
-            session.not_followed = not_followed(os.environ)
+            for text in not_followed(os.environ):
+                session.note_not_followed(text)
             trace.is_deterministic = torch.are_deterministic_algorithms_enabled()
 
 

@@ -102,7 +102,7 @@ class CudaSession:
         self.groups: list[tuple[int, ...]] = []
         """Ranks of every process group that the program made, in order."""
         self.not_followed: list[str] = []
-        """Sentences on variables of its environment that nobody follows here."""
+        """Sentences on what the program asks for that nobody follows here: variables of its environment, a fuser."""
         self.own_processes: list[str] = []
         """Lines at which the program started processes of its own, which nobody sees."""
         self._stack = contextlib.ExitStack()
@@ -130,7 +130,7 @@ class CudaSession:
         enter(answering(self.device, self.recorder, self.card, self.assumptions.note, self._cards.count))
         enter(answering_cuda(self._cards, self.assumptions.note))
         enter(making_subclasses())
-        enter(tracing_nothing())
+        enter(tracing_nothing(self.note_not_followed))
         enter(searching_on(self.assumptions.note))
         enter(self.assumptions.loops.counting())
         enter(refusing_nested())
@@ -164,6 +164,11 @@ class CudaSession:
         self.recorder.is_closed = True
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
         CudaEvent.recorder = CudaEvent.clock = None
+
+    def note_not_followed(self, text: str) -> None:
+        """Add a sentence, once."""
+        if text not in self.not_followed:
+            self.not_followed.append(text)
 
     @contextlib.contextmanager
     def _in_every_thread(self) -> Iterator[None]:
