@@ -21,11 +21,11 @@ def test_a_traced_module_trains_as_itself():
 def test_a_compiled_module_is_told_of_once_and_functions_of_libraries_are_not():
     with forerun.virtual_cuda("t4") as gpu:
         torch.jit.script(_scaled)
-        assert gpu.not_followed == []
+        assert gpu._session.not_followed == []
         for _ in range(2):
             net = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(8, 2), torch.nn.ReLU()).cuda())
         net(torch.ones(4, 8, device="cuda")).sum().backward()
-        (text,) = gpu.not_followed
+        (text,) = gpu._session.not_followed
     assert "TorchScript" in text
     assert net[0].weight.grad is not None
 
