@@ -39,6 +39,15 @@ def evaluation_seconds(tmp_path_factory):
             "for epoch in range(12):\n    for batch in range(90):\n        update()\n    if epoch % 3 == 2:\n        evaluate()",
             4,
         ),
+        (
+            "for epoch in range(12):\n    for batch in range(90):\n        update()\n    if epoch > 8:\n        evaluate()",
+            3,
+        ),
+        (
+            "for epoch in range(12):\n    for batch in range(90):\n        update()\n    if epoch == 7:\n        evaluate()",
+            1,
+        ),
+        ("for step in range(1000):\n    update()\n    if step + 1 >= 980:\n        evaluate()", 21),
         ("for step in range(1000):\n    update()\n    if step % 5000 == 4999:\n        evaluate()", None),
         ("for step in range(1000):\n    update()\n    if step % 50 == 49:\n        evaluate()\n        break", None),
     ],

@@ -23,7 +23,10 @@ RUN = BranchRun("train.py:2", "train.py:1", 0, 10, 0)
     [
         ("if step % 10 == 0:\n        evaluate()", True),
         ("if main and not (step + 1) % args.every:\n        evaluate()", True),
-        ("if step > 10:\n        evaluate()", False),
+        ("if step > 10:\n        evaluate()", True),
+        ("if step > 10:\n        evaluate()\n    else:\n        warm_up()", False),
+        ("if step > 10:\n        widen(1)", False),
+        ("if loss > 10:\n        evaluate()", False),
         ("if step % 4 == 0:\n        optimizer.step()", False),
         ("if step % 10 == 0:\n        evaluate()\n        break", False),
         ("if step % 10 == 0:\n        evaluate()\n        if waits > 3: break", True),

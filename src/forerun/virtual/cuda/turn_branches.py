@@ -28,6 +28,7 @@ from forerun.virtual.cuda.branch_conditions import (
 from forerun.virtual.cuda.branch_rules import BranchRule, is_off
 from forerun.virtual.cuda.hook_branches import branches_of_hooks
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
+from forerun.virtual.cuda.limit_branches import remainder_of_limit
 from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
@@ -115,7 +116,7 @@ class TurnBranches:
 
         The branch is due where that is the `residue`.
         """
-        if type(counter) is type(period) is int and period > 1:
+        if type(counter) is type(period) is int and period > is_cycle:
             (self.cycles if is_cycle else self.counts).setdefault(line, []).append((counter, period, steps))
             self.rules[line].residue = residue if isinstance(residue, int) else 0
         return counter % period
@@ -302,6 +303,8 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
         if remainder is None and node in flags:
             place = flags[node]
             remainder = next(remainders(flags[node].value), None)
+        if remainder is None and not _belongs_to_step(node, functions):
+            remainder = remainder_of_limit(node, loop)
         if remainder is None:
             continue
         line = f"{name}:{node.lineno}"
