@@ -56,7 +56,7 @@ def test_what_another_optimizer_learns_between_two_steps_is_no_later_step(tmp_pa
 def test_larger_pictures_in_a_later_turn_of_an_outer_loop(tmp_path, sizes, times):
     """The arithmetic of the two convolutions goes with the pictures that they make, of 2 and 4 fewer rows and columns."""
     script = tmp_path / "train.py"
-    script.write_text(STAGES.replace("SIZES", str(sizes)))
+    script.write_text(STAGES.replace("SIZES", f"iter({sizes})"))  # of which nobody knows what comes
     command = ["python", str(script)]
     (forecast,), _ = forecast_program(parse_command(command), command, [device("t4")])
     texts = [text for text in forecast.warnings if "are others" in text]
@@ -65,3 +65,12 @@ def test_larger_pictures_in_a_later_turn_of_an_outer_loop(tmp_path, sizes, times
         assert "train.py:7" in texts[0]
         share = float(texts[0].partition("others: ")[2].partition(" times")[0])
         assert share == pytest.approx(times, rel=0.1)
+
+
+def test_sizes_in_a_list_are_stages_that_are_run(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(STAGES.replace("SIZES", "(32, 64)"))
+    command = ["python", str(script)]
+    (forecast,), _ = forecast_program(parse_command(command), command, [device("t4")])
+    assert any("trains in 2 stages" in text for text in forecast.warnings)
+    assert not any("are others" in text for text in forecast.warnings)
