@@ -280,23 +280,32 @@ class SplitWeights:
         self._here += sum(each.elements for each in weights)
 
     def _begin(self, weights: list[Weight]) -> None:
+        work, buffer = None, None
         with self._device.stream(self._stream):
-            first, buffer, size = weights[0], None, sum(each.size for each in weights)
-            if len(weights) == 1:
-                first.fill()
-                target, part = first.whole, first.part
+            if self.ranks == 1:  # nobody else has anything of it
+                for each in weights:
+                    each.fill()
+                    torch.ops.forerun.copy_from_host_(each.whole)
             else:
-                target = buffer = first.whole.new_empty(size * self.ranks)
-                part = target.narrow(0, 0, size)
-                if not self.on_host:
-                    torch.cat([each.part for each in weights], out=part)
-            if self.on_host:
-                part = part if len(weights) > 1 else first.whole.new_empty(size)
-                torch.ops.forerun.copy_from_host_(part)
-            work = world()._allgather_base(target, part) if self.ranks > 1 else None
+                work, buffer = self._exchange(weights)
         gather = Gather(work, weights, buffer)
         for each in weights:
             each.coming = gather
+
+    def _exchange(self, weights: list[Weight]) -> tuple[Any, Tensor | None]:
+        """Begin to gather: the work, and the buffer of several weights."""
+        first, size = weights[0], sum(each.size for each in weights)
+        buffer = first.whole.new_empty(size * self.ranks) if len(weights) > 1 else None
+        if buffer is None:
+            first.fill()
+        target = first.whole if buffer is None else buffer
+        part = first.part if buffer is None else buffer.narrow(0, 0, size)
+        if self.on_host:
+            part = first.whole.new_empty(size) if buffer is None else part
+            torch.ops.forerun.copy_from_host_(part)
+        elif buffer is not None:
+            torch.cat([each.part for each in weights], out=part)
+        return world()._allgather_base(target, part), buffer
 
     def _wait(self, gather: Gather) -> None:
         if gather.work is not None:
