@@ -64,7 +64,7 @@ def main() -> None:
 
 def _warm_up() -> None:
     """Score one batch: PyTorch and transformers make their tables at the first operators."""
-    scoring: Any = importlib.import_module("forerun.virtual.trace_step").trace_scoring
+    scoring: Any = importlib.import_module("forerun.virtual.trace_evaluation").trace_scoring
     workload: Any = importlib.import_module("forerun.step.heads").CausalLM()
     scoring(settings_from(TINY), workload, find_device("t4"), BatchShape(2, 16))
 

@@ -14,7 +14,7 @@ from forerun.forecasting import traces
 from forerun.forecasting.shared_traces import watched_device
 from forerun.forecasting.traces import step_trace
 from forerun.hardware.catalogue import devices
-from forerun.virtual import repeated_blocks, trace_step
+from forerun.virtual import repeated_blocks, trace_evaluation
 
 SHORT = {"sequence_length": 32}
 CARDS = ("t4", "a100-40gb", "a100-80gb", "l4", "h100-80gb")
@@ -54,8 +54,8 @@ def no_tracing(monkeypatch):
 
     def forbid():
         monkeypatch.setattr(repeated_blocks, "trace_step_by_blocks", refuse)
-        monkeypatch.setattr(trace_step, "trace_scoring", refuse)
-        monkeypatch.setattr(trace_step, "trace_generation", refuse)
+        monkeypatch.setattr(trace_evaluation, "trace_scoring", refuse)
+        monkeypatch.setattr(trace_evaluation, "trace_generation", refuse)
 
     return forbid
 

@@ -126,7 +126,7 @@ def generation_trace(request: ForecastRequest, shape: BatchShape) -> Trace | Non
         return None
 
     def make(device: Device) -> Trace | None:
-        from forerun.virtual.trace_step import trace_generation
+        from forerun.virtual.trace_evaluation import trace_generation
 
         with work(f"tracing the generation of {new} tokens"):
             return trace_apart(trace_generation, device, request.settings, request.workload, shape)

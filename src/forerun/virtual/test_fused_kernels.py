@@ -12,7 +12,8 @@ from forerun.step.heads import generic_workload
 from forerun.step.test_decoder_types import small
 from forerun.trace import OP
 from forerun.virtual.cuda.stand_ins.liger_models import MODELS
-from forerun.virtual.trace_step import trace_scoring, trace_step
+from forerun.virtual.trace_evaluation import trace_scoring
+from forerun.virtual.trace_step import trace_step
 
 SIZE, LENGTH, VOCABULARY, WIDTH, INNER, LAYERS, HEADS = 4, 256, 8192, 256, 1024, 2, 4
 TOKENS = SIZE * LENGTH

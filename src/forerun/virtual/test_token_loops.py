@@ -12,7 +12,8 @@ from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
 from forerun.virtual.repeated_blocks import trace_step_by_blocks
 from forerun.virtual.token_loops import trace_scoring_by_tokens, turns
-from forerun.virtual.trace_step import trace_scoring, trace_step
+from forerun.virtual.trace_evaluation import trace_scoring
+from forerun.virtual.trace_step import trace_step
 
 LENGTH = 12
 

@@ -8,7 +8,8 @@ from forerun.hardware.catalogue import device
 from forerun.memory.replay import replay_memory
 from forerun.settings.load import settings_from
 from forerun.step.heads import generic_workload
-from forerun.virtual.trace_step import trace_generation, trace_scoring, trace_step
+from forerun.virtual.trace_evaluation import trace_generation, trace_scoring
+from forerun.virtual.trace_step import trace_step
 
 A100 = device("a100-40gb")
 BASE = {

@@ -28,7 +28,7 @@ from forerun.step.workload import Workload
 from forerun.trace import Trace
 from forerun.virtual.lengthen import Lengthened, NotRepeating
 from forerun.virtual.put_back import replaced
-from forerun.virtual.trace_step import trace_scoring
+from forerun.virtual.trace_evaluation import trace_scoring
 
 FEWEST = 3
 """Turns of the shortest trace: a first one, whose state needs no gradient, a last one, whose state nobody reads, and

@@ -8,7 +8,7 @@ alone sends them.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,13 +24,11 @@ from forerun.models.outside_settings import remedy_for_trace
 from forerun.models.token_loops import is_token_by_token
 from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
-from forerun.step.attention import take_offsets
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
 from forerun.step.optimizer_in_backward import OptimizerInBackward
 from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, unsent_gradients, unwrapped
 from forerun.step.pipeline_stages import first_blocks, place_of_blocks
-from forerun.step.precision import policy_of
 from forerun.step.quantization import narrow_bytes, parameter_count, quantization_scales, unpacked_expert_bytes
 from forerun.step.sharding import shard
 from forerun.step.training_step import StepObserver, TrainingStep
@@ -75,8 +73,8 @@ def trace_step(
         UntraceableOp: an operator of the model cannot run on the virtual device.
         InvalidSettings, NotSupported, UnknownModel: the step cannot be built.
     """
-    how = _How(settings, workload, device, shape, frozen_encoder, keep_lines)
-    with _bound(how, stage) as (step, session):
+    how = StepToTrace(settings, workload, device, shape, frozen_encoder, keep_lines)
+    with bound_step(how, stage) as (step, session):
         return _record(step, session, shape)
 
 
@@ -96,10 +94,10 @@ def trace_stages(
     """
     counts = micro_batches or [settings.batch.gradient_accumulation_steps]
     first = with_micro_batches(settings, counts[0])
-    how = _How(first, workload, device, shape)
+    how = StepToTrace(first, workload, device, shape)
     passes: list[RepeatedPasses] = []
     try:
-        with _bound(how, stages[0]) as (step, session):
+        with bound_step(how, stages[0]) as (step, session):
             if settings.parallel.schedule != "zero-bubble":
                 passes.append(RepeatedPasses(session.recorder))
                 assert step.pipeline is not None
@@ -113,7 +111,7 @@ def trace_stages(
 
 
 @dataclass(frozen=True)
-class _How:
+class StepToTrace:
     """What is traced."""
 
     settings: Settings
@@ -125,7 +123,7 @@ class _How:
 
 
 @contextlib.contextmanager
-def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession]]:
+def bound_step(how: StepToTrace, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession]]:
     """The step of one rank on the virtual device, before anything of it was run."""
     settings, workload, device = how.settings, how.workload, how.device
     with torch.device("meta"):
@@ -134,7 +132,7 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
     session.recorder.keeps_lines = how.keep_lines
     parallel = settings.parallel
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_guarded(settings, device))
+        stack.enter_context(tracing_guard(settings, device))
         if not parallel.is_alone:
             rank = stage * (parallel.world_size // parallel.pipeline)
             stack.enter_context(one_of(parallel.world_size, settings.cluster.gpus_per_node, rank))
@@ -168,62 +166,9 @@ def _bound(how: _How, stage: int) -> Iterator[tuple[TrainingStep, VirtualSession
         yield step, session
 
 
-def _guarded(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
+def tracing_guard(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
+    """Around what is traced: what fails in it is told of the model."""
     return guarded(UntraceableOp, lambda: f"{settings.model.name} cannot be traced for {device.name}", remedy_for_trace)
-
-
-def trace_scoring(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace:
-    """The trace of scoring one batch: the forward pass in evaluation mode, without gradients."""
-
-    def score(model: nn.Module, recorder: Recorder, here: torch.device) -> None:
-        with here:
-            batch = workload.example_batch(settings, shape.size, shape.length)
-        workload.loss(model, batch)  # what a model makes without naming a device is on the host, as in training
-
-    return _trace_evaluation(settings, workload, device, score)
-
-
-def trace_generation(settings: Settings, workload: Workload, device: Device, shape: BatchShape) -> Trace | None:
-    """The trace of generating `evaluation.new_tokens` for one batch: its key-value cache is filled, then one token.
-
-    The token is the last, and stands for all of them (`accumulation`). None for a model that does not generate token by
-    token.
-    """
-    new = settings.evaluation.new_tokens
-
-    def generate(model: nn.Module, recorder: Recorder, here: torch.device) -> None:
-        ids = torch.zeros(shape.size, shape.length + new, dtype=torch.long, device=here)
-        filled = model(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
-        with recorder.phase(Phase.FORWARD, 1):
-            model(input_ids=ids[:, -1:], past_key_values=filled.past_key_values, use_cache=True, logits_to_keep=1)
-
-    if getattr(workload, "head", workload.name) != "causal-lm" or new == 0:
-        return None
-    trace = _trace_evaluation(settings, workload, device, generate)
-    trace.micro_steps, trace.accumulation = 2, 1 + new
-    return trace
-
-
-def _trace_evaluation(
-    settings: Settings, workload: Workload, device: Device, work: Callable[[nn.Module, Recorder, torch.device], None]
-) -> Trace:
-    with torch.device("meta"):
-        model = prepare_model(settings, workload, pretrained=False).eval()
-    take_offsets(model, settings, device.compute_capability)
-    session = VirtualSession(device, settings.model.attention)
-    with _guarded(settings, device), session, layers_as_run(model, settings, device, session.recorder):
-        place(model, session.torch_device)
-        policy, recorder = policy_of(settings), session.recorder
-        recorder.own(model.parameters(), Category.PARAMETER)
-        recorder.own(model.buffers(), Category.OTHER)
-        recorder.own(quantization_scales(model), Category.PARAMETER)
-        recorder.trace.warm_from = len(recorder.trace.events)
-        autocast, here = policy.autocast(session.torch_device.type), torch.device(session.torch_device)
-        with recorder.phase(Phase.FORWARD, 0), torch.no_grad(), autocast:
-            work(model, recorder, here)
-        recorder.is_closed = True
-    recorder.trace.tf32 = policy.tf32
-    return recorder.trace
 
 
 def _record(step: TrainingStep, session: VirtualSession, shape: BatchShape) -> Trace:
