@@ -27,7 +27,7 @@ def remainder_of_limit(branch: ast.If, loop: ast.AST | None) -> ast.BinOp | None
     calls = [call.rpartition(".")[2].lower() for call in called_in(branch.body)]
     if not (is_limit and is_simple and len(counters) == 1 and any(part in call for call in calls for part in RARE)):
         return None
-    remainder = ast.BinOp(ast.Name(*counters, ast.Load()), ast.Mod(), ast.Constant(1))
+    remainder = ast.BinOp(ast.Name(next(iter(counters)), ast.Load()), ast.Mod(), ast.Constant(1))
     is_due = ast.Compare(remainder, [ast.Eq()], [ast.Constant(0)])
     branch.test = ast.copy_location(ast.BoolOp(ast.And(), [is_due, test]), test)
     for part in ast.walk(is_due):
