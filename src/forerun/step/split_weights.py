@@ -8,9 +8,10 @@ into places of their own.
 
 Source: DeepSpeed 0.19.8, `runtime/zero/partitioned_param_coordinator.py`, `partition_parameters.py` and
 `parameter_offload.py`; the sizes are those of `config.py`, and for `auto` those that the Trainer fills in
-(transformers 5.23, `integrations/deepspeed.py`, `trainer_config_finalize`).
+(transformers 5.24, `integrations/deepspeed.py`, `trainer_config_finalize`).
 
-Not covered: weights that a module reads of another one, groups of ranks with copies (hpZ), quantized gathers, NVMe.
+Not covered: weights that a module reads of another one (refused), groups of ranks with copies (hpZ), quantized gathers,
+NVMe.
 """
 
 from collections import defaultdict, deque
@@ -23,6 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from forerun.errors import NotSupported
 
 NEVER = -1
 
@@ -63,6 +66,7 @@ class Weight:
     is_kept: bool
     part: Tensor = field(default_factory=lambda: torch.empty(0))
     is_here: bool = False
+    was_here: bool = False
     coming: "Gather | None" = None
     active: set[int] = field(default_factory=set)
     """Modules that are at work with it."""
@@ -114,13 +118,12 @@ class SplitWeights:
         self._number = {each: n for n, each in enumerate(self._of.values())}
         self.flats = [self._place_parts([self.of(p) for p in each]) for each in together]
         inside = {id(p) for each in together for p in each}
-        for number, weight in self._of.items():
-            if number not in inside:
+        for key, weight in self._of.items():
+            if key not in inside:
                 self._place_parts([weight])
         self._of_module: dict[int, list[Weight]] = {}
         self._order: list[int] | None = None
         self._recorded: list[int] = []
-        self._passes = 0
         self._begin_pass()
         self._watch(model)
         self.gather_kept()
@@ -171,7 +174,6 @@ class SplitWeights:
                 each.parameter.register_post_accumulate_grad_hook(self._after_gradient)
 
     def _begin_pass(self) -> None:
-        self._passes += 1
         if self._order is None and self._recorded:
             self._order = self._recorded
         self._step, self._here = 0, 0
@@ -195,6 +197,11 @@ class SplitWeights:
 
     def _after_gradient(self, parameter: Tensor) -> None:
         weight = self._of[id(parameter)]
+        if not weight.was_here:  # its memory would be missing in silence
+            raise NotSupported(
+                f"parallel.zero: ZeRO stage 3 gathers the weights of a module that is called; found one of shape "
+                f"{tuple(parameter.shape)} that another module reads. Set parallel.kind to fsdp, or parallel.zero to 2."
+            )
         weight.active.clear()
         self._release([weight])
 
@@ -317,5 +324,5 @@ class SplitWeights:
                     each.fill()
                     each.whole.copy_(gather.buffer.narrow(0, offset, each.whole.numel()))
                     offset += each.whole.numel()
-                each.coming, each.is_here = None, True
+                each.coming, each.is_here, each.was_here = None, True, True
         gather.buffer = None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from forerun.errors import NotSupported
 from forerun.step.split_weights import SplitWeights, ZeroSizes
 from forerun.virtual.process_group import one_of
 
@@ -110,6 +111,26 @@ def test_frozen_layers_are_released_too():
         for _ in range(2):
             model(torch.randn(2, WIDTH)).sum().backward()
         assert elements_here(model) == 0
+
+
+class Borrows(nn.Module):
+    """Reads the weight of a layer that it does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.layer.weight)
+
+
+def test_a_weight_that_another_module_reads_is_refused():
+    with one_of(RANKS):
+        model = Borrows()
+        weights = SplitWeights(model, RANKS, PLAIN)
+        weights.weights[0].fill()  # as a fake tensor, which has no memory to miss
+        with pytest.raises(NotSupported, match="another module reads"):
+            model(torch.randn(2, WIDTH)).sum().backward()
 
 
 def test_a_width_that_ranks_do_not_divide_is_padded():

@@ -11,6 +11,7 @@ from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
 from forerun.step.split_weights import ZeroSizes
+from forerun.step.workload import LossSum
 from forerun.step.zero import ALIGNMENT
 from forerun.trace import OP
 from forerun.virtual.trace_step import trace_step
@@ -74,6 +75,31 @@ def test_gradients_are_reduced_once_a_step_or_once_a_micro_step(stage):
     assert all(op.micro_step == -1 for op in trace.ops if "allreduce" in trace.calls[op.call].name) == (stage == 1)
     gathered = collectives(trace, "all_gather")
     assert 0 <= sum(gathered) - 2 * count < 8 * ALIGNMENT * RANKS
+
+
+class OverTheStep:
+    """A loss that compares all samples of a step: outputs first, then each micro-batch again with its gradient."""
+
+    def __init__(self):
+        self._plain = generic_workload("causal-lm")
+
+    def __getattr__(self, name):
+        return getattr(self._plain, name)
+
+    def outputs(self, model, batch):
+        return (model(input_ids=batch["input_ids"]).logits,)
+
+    def loss_of(self, outputs, batches):
+        return LossSum(outputs[0].float().square().sum(), {})
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_losses_over_the_whole_step_send_every_gradient_too(stage):
+    given = settings(stage, steps=2)
+    trace = trace_step(given, OverTheStep(), device("a100-80gb"), BatchShape(1, 32))
+    part = "_reduce_scatter_base" if stage == 3 else "allreduce"
+    sent = [size for size in collectives(trace, part) if size > 1024]
+    assert sum(sent) >= 2 * trace.trainable_parameters
 
 
 def test_stage_two_never_holds_all_gradients():

@@ -124,15 +124,18 @@ class TrainingStep:
         for index, batch in enumerate(micro_batches):
             with holding_gradients(self.called, self.settings, is_last=index == len(micro_batches) - 1):
                 loss, parts = self.micro_step(batch, count, index, observer)
-            if isinstance(self.optimizer, DeepSpeedOptimizer):  # stage 1 sends once a step, beside the last micro-step
-                with observer.phase(Phase.BACKWARD, -1 if self.optimizer.stage == 1 else index):
-                    self.optimizer.end_micro_step(is_last=index == len(micro_batches) - 1)
+            self._end_micro_step(index, observer, is_last=index == len(micro_batches) - 1)
             total = loss if total is None else total + loss
             for name, part in parts.items():
                 share = part / len(micro_batches)
                 details[name] = details[name] + share if name in details else share
         assert total is not None
         return total, details
+
+    def _end_micro_step(self, index: int, observer: StepObserver, *, is_last: bool) -> None:
+        if isinstance(self.optimizer, DeepSpeedOptimizer):  # stage 1 sends once a step, beside the last micro-step
+            with observer.phase(Phase.BACKWARD, -1 if self.optimizer.stage == 1 else index):
+                self.optimizer.end_micro_step(is_last=is_last)
 
     def _spanning(
         self, workload: SpansStep, micro_batches: Sequence[Batch], count: float | Tensor, observer: StepObserver
@@ -163,6 +166,7 @@ class TrainingStep:
                 with observer.phase(Phase.BACKWARD, index):
                     slopes = [torch.zeros_like(v) if v.grad is None else v.grad for v in leaf]
                     torch.autograd.backward(again, slopes)  # type: ignore[arg-type]
+            self._end_micro_step(index, observer, is_last=index == len(micro_batches) - 1)
         restore_generators(self.device_type, after)
         return loss.detach() / self.settings.parallel.world_size, result.details
 
