@@ -42,8 +42,13 @@ def prepare_for_kbit_training(model: nn.Module, settings: Settings) -> None:
 
 
 def narrow_adapters(model: nn.Module, settings: Settings) -> None:
-    """Give adapters 16 bits, where the stated peft or trl does."""
+    """Give adapters 16 bits, where the stated peft or trl does, or DeepSpeed's engine, which casts the whole model."""
     if settings.adapter.kind != "lora":
+        return
+    if settings.parallel.deepspeed_stage:  # 0.19.8, runtime/engine.py, `_cast_module_mixed_precision`
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(policy_of(settings).parameter_dtype)
         return
     if has_narrow_adapters(settings):
         _as_their_weights(model)

@@ -3,12 +3,14 @@
 import functools
 
 import pytest
+import torch
 
 from forerun.api import forecast
 from forerun.data.plan import BatchShape
 from forerun.errors import NotSupported
 from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
+from forerun.step.build import prepare_model
 from forerun.step.heads import generic_workload
 from forerun.step.split_weights import ZeroSizes
 from forerun.trace import OP
@@ -119,6 +121,16 @@ def test_adapters_beside_split_frozen_weights():
     less = whole.memory.peak_allocated_bytes - result.memory.peak_allocated_bytes
     assert less < 2 * frozen * (1 - 1 / RANKS), "the model is within `reuse`: gathered weights stay for the other pass"
     assert result.memory.breakdown.optimizer_state_bytes < 13 * result.parameters.trainable
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_adapters_have_sixteen_bits_as_all_of_the_engines_module(zero):
+    """peft makes them fp32; the bucket of their gradients was twice as large as DeepSpeed's."""
+    given = settings(adapter={"kind": "lora", "rank": 8, "targets": ["q_proj"]})
+    given = given.model_copy(update={"parallel": given.parallel.model_copy(update={"zero": zero})})
+    with torch.device("meta"):
+        model = prepare_model(given, generic_workload("causal-lm"), pretrained=False)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(
