@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -218,6 +219,9 @@ class Answerer:
 
 
 def _serve(pipe: Any) -> None:
+    from forerun.errors import UserNote
+
+    warnings.simplefilter("default", UserNote)  # said to the user, and no failure, where a test makes warnings errors
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             pipe.send(answer_here(pipe.recv()))
