@@ -72,6 +72,8 @@ CARD, CARD_BYTES = "card", "card_bytes"
 of a copy from another card, which both wait for, that card's number and the bytes."""
 BESIDE_HOST = ("forerun.copy_to_host", "forerun.copy_from_host_", "forerun.update_on_host_")
 """Operators that move or update what lives on the host, beside the device's own work."""
+ADAM_TENSORS, ADAM_PASSES = 4, 7
+"""What an update on the host has of each parameter: gradient, weight, two moments. All are read, three are written."""
 EMPTY_CACHE = "forerun.empty_cache.default"
 """`torch.cuda.empty_cache()`, as an operator without work: the allocator gives back what no tensor uses."""
 ALLOCATE, FREE, OP = "allocate", "free", "op"

@@ -235,7 +235,7 @@ class PriorCosts:
         link = (self.device.host_link_bytes_per_second or self._bandwidth()) * HOST_LINK_SHARE
         if call.name == "forerun.update_on_host_.default":  # of one parameter, while another's result is copied
             parameter, bytes_per_element = call.arguments
-            updating = _elements(parameter) * bytes_per_element / HOST_MEMORY_BYTES_PER_SECOND
+            updating = elements_of(parameter) * bytes_per_element / HOST_MEMORY_BYTES_PER_SECOND
             return max(updating, parameter.bytes / link)
         carried = dict(call.keywords).get(HOST_BYTES) or sum(spec.bytes for spec in call.inputs)
         return KERNEL_SECONDS + carried / link
@@ -287,7 +287,7 @@ class PriorCosts:
 
     def _product(self, call: Call, operator: str) -> float:
         left, right = (call.arguments[i] for i in OPERANDS[operator])
-        width = left.bytes / max(1, _elements(left))
+        width = left.bytes / max(1, elements_of(left))
         batch = left.shape[0] if len(left.shape) == 3 else 1
         m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
         dtype = str(REAL_DTYPES.get(left.dtype, left.dtype))  # a sum may be wider than its factors
@@ -383,7 +383,8 @@ class PriorCosts:
         return start * MICRO + flops / (peak * share)
 
 
-def _elements(spec: TensorSpec) -> int:
+def elements_of(spec: TensorSpec) -> int:
+    """Elements of a tensor."""
     count = 1
     for length in spec.shape:
         count *= length

@@ -12,13 +12,13 @@ and somebody plays the others first.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from forerun.clock.in_parts import ProductsBeside
 from forerun.clock.issuing import RECOMPUTED_SHARE
-from forerun.clock.timed_calls import EXCHANGES, MESSAGE_ROLES, Role, TimedCall
+from forerun.clock.timed_calls import EXCHANGES, MESSAGE_ROLES, WITH_HOST, Role, TimedCall
 from forerun.records import OperatorTime
 from forerun.trace import Phase
 
@@ -27,6 +27,7 @@ Stream = tuple[str, tuple[int, ...]]
 COLLECTIVES = "collectives"
 IN_PARTS = "in parts"
 ON_HOST: Stream = ("host", ())
+FROM_HOST: Stream = ("from-host", ())
 """The stream of what lives on the host."""
 
 
@@ -142,7 +143,7 @@ class RankClock:
             self.busy["host"] += timed.host_seconds
             self.busy[name] += seconds
             self.device += timed.host_seconds + seconds
-        elif timed.role in EXCHANGES or timed.role is Role.BESIDE_HOST:
+        elif timed.role in EXCHANGES or timed.role in WITH_HOST:
             self.host += timed.host_seconds
             exchange = self._begin(timed) if timed.before_product is None else self._begin_in_parts(timed, phase)
         else:
@@ -189,19 +190,34 @@ class RankClock:
         self.device = max(self.device, end)
 
     def _begin(self, timed: TimedCall) -> Exchange:
-        if timed.role is Role.BESIDE_HOST:
-            stream, exchange = ON_HOST, Exchange(timed.device_seconds)
-        else:
-            stream = (timed.role, (timed.peer or 0,)) if timed.role in MESSAGE_ROLES else (COLLECTIVES, timed.ranks)
-            exchange = self.board.exchange(self.rank, timed)
+        if timed.role in WITH_HOST:
+            return self._begin_with_host(timed)
+        stream = (timed.role, (timed.peer or 0,)) if timed.role in MESSAGE_ROLES else (COLLECTIVES, timed.ranks)
+        exchange = self.board.exchange(self.rank, timed)
         gathers = timed.role is Role.GATHER  # its input, a shard, is there; gradients are not before they are made
-        exchange.arrive(max(self.host, 0.0 if gathers else self.device), self.streams.get(stream))
+        ready = self._ends_of(FROM_HOST[0]) if gathers else self.device
+        exchange.arrive(max(self.host, ready), self.streams.get(stream))
         self.streams[stream] = exchange
         if gathers:
             self.gathered = exchange
         if timed.role is Role.AWAITED:
             self.awaited.append(exchange)
         return exchange
+
+    def _begin_with_host(self, timed: TimedCall) -> Exchange:
+        """A copy over the link, each way on a stream of its own, or an update of what came to the host."""
+        exchange, ready, stream = Exchange(timed.device_seconds), self.host, FROM_HOST
+        if timed.role is not Role.FROM_HOST:  # that is there: the last step ended with its update
+            stream, ready = ON_HOST, max(self.host, self.device)
+        if timed.role is Role.TO_HOST:
+            ready = max(ready, self._ends_of(COLLECTIVES))
+        exchange.arrive(ready, self.streams.get(stream))
+        self.streams[stream] = exchange
+        return exchange
+
+    def _ends_of(self, kind: Hashable) -> float:
+        """When what is known of the streams of a kind has ended."""
+        return max((last.end or 0.0 for stream, last in self.streams.items() if stream[0] == kind), default=0.0)
 
     def _begin_in_parts(self, timed: TimedCall, phase: Phase) -> Exchange:
         """A gather before products, or a scatter after them, that goes beside them."""

@@ -5,7 +5,19 @@ from enum import StrEnum
 
 from forerun.clock.costs import Costs
 from forerun.records import Record
-from forerun.trace import AWAITED, BESIDE_HOST, BETWEEN_RANKS, CARD, CARD_BYTES, MESSAGES, PEER, RANKS, Call
+from forerun.trace import (
+    AWAITED,
+    BESIDE_HOST,
+    BETWEEN_RANKS,
+    CARD,
+    CARD_BYTES,
+    HOST_BYTES,
+    MESSAGES,
+    PEER,
+    RANKS,
+    STREAM,
+    Call,
+)
 
 
 class Role(StrEnum):
@@ -26,11 +38,17 @@ class Role(StrEnum):
     RECEIVE = "receive"
     BESIDE_HOST = "beside-host"
     """Moves or updates what lives on the host."""
+    FROM_HOST = "from-host"
+    """Brings a part of what is gathered next, on a stream of its own."""
+    TO_HOST = "to-host"
+    """Takes away what an exchange brought, on that exchange's stream."""
 
 
 EXCHANGES = frozenset({Role.GATHER, Role.COLLECTIVE, Role.AWAITED, Role.SEND, Role.RECEIVE})
 """What other ranks take part in."""
 MESSAGE_ROLES = frozenset({Role.SEND, Role.RECEIVE})
+WITH_HOST = frozenset({Role.BESIDE_HOST, Role.FROM_HOST, Role.TO_HOST})
+"""What goes over the link to the host beside the device's work."""
 
 
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten._scaled_mm.")
@@ -76,13 +94,16 @@ def timed_calls(
     waits for every kernel.
     """
     timed = []
-    for call in calls:
+    roles = [role_of(call) for call in calls]
+    gathers = Role.GATHER in roles
+    for call, role in zip(calls, roles, strict=True):
         keywords = dict(call.keywords)
         comes_before = next((before for part, before in IN_PARTS.items() if in_parts and part in call.name), None)
+        role = _role_beside_host(call) if gathers and role is Role.KERNEL else role
         is_beside = experts_beside and call.name.startswith(TO_EXPERTS)
         timed.append(
             TimedCall(
-                name=call.name, role=Role.COLLECTIVE if is_beside else role_of(call),
+                name=call.name, role=Role.COLLECTIVE if is_beside else role,
                 device_seconds=costs.device_seconds(call),
                 host_seconds=costs.host_seconds(call), syncs=call.syncs or (blocks_launches and not call.is_view),
                 has_flops=bool(call.flops),
@@ -92,6 +113,17 @@ def timed_calls(
             )
         )  # fmt: skip
     return timed
+
+
+def _role_beside_host(call: Call) -> Role:
+    """Of a copy between host and device on another stream, as FSDP's offloading issues it beside its exchanges.
+
+    Elsewhere nobody notes who waits for it.
+    """
+    keywords = dict(call.keywords)
+    if HOST_BYTES not in keywords or STREAM not in keywords:
+        return Role.KERNEL
+    return Role.FROM_HOST if call.outputs else Role.TO_HOST
 
 
 def role_of(call: Call) -> Role:

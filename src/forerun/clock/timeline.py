@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forerun.clock.costs import Costs
 from forerun.clock.rank_clock import Exchange, RankClock
-from forerun.clock.timed_calls import EXCHANGES, Role, timed_calls
+from forerun.clock.timed_calls import EXCHANGES, WITH_HOST, Role, timed_calls
 from forerun.records import OperatorTime, StepPhases
 from forerun.trace import OP, Op, Phase, Trace
 
@@ -140,7 +140,7 @@ class _Player:
         self.ends: list[float] = []
         self._waits = waits_by_op(trace)
         self._exchanges: dict[int, Exchange] = {}
-        meetings = EXCHANGES | {Role.BESIDE_HOST, Role.COPY_OUT}
+        meetings = EXCHANGES | WITH_HOST | {Role.COPY_OUT}
         self._is_alone = not self._waits and not any(call.role in meetings for call in self.clock.calls)
 
     def run(self, ops: Sequence[int], repeats: int) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from forerun.clock.costs import Costs
-from forerun.clock.priors import HOST_LINK_SHARE, HOST_MEMORY_BYTES_PER_SECOND
-from forerun.trace import BESIDE_HOST, HOST_BYTES, Call, Issuer, Trace
+from forerun.clock.priors import HOST_LINK_SHARE, HOST_MEMORY_BYTES_PER_SECOND, elements_of
+from forerun.trace import ADAM_PASSES, ADAM_TENSORS, BESIDE_HOST, HOST_BYTES, Call, Issuer, Trace
 from forerun.units import GIB, format_bytes, format_bytes_per_second, format_seconds
 
 UPDATE = "forerun.update_on_host_"
@@ -31,6 +31,13 @@ def host_warnings(trace: Trace, costs: Costs) -> list[str]:
         warnings.append(
             f"The host's update takes {format_seconds(seconds)} a step with host memory at "
             f"{format_bytes_per_second(HOST_MEMORY_BYTES_PER_SECOND)}, which is stated, not known of your machine."
+        )
+        passed = sum(times * elements_of(call.arguments[0]) * call.arguments[1] for call, times in updates)
+        own, ranks = passed / ADAM_PASSES * ADAM_TENSORS, min(trace.world_size, trace.gpus_per_machine)
+        machine = f", {format_bytes(own * ranks)} for the {ranks} of a machine" if ranks > 1 else ""
+        warnings.append(
+            f"Weights, gradients and moments that are updated there take at least {format_bytes(own)} of the host's "
+            f"memory for each GPU{machine}, beside what the program itself needs."
         )
     return warnings
 

@@ -19,8 +19,7 @@ from forerun.forecasting.ranges import in_shares_of
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
 from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhases
-from forerun.step.offload import PASSES
-from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
+from forerun.trace import ADAM_PASSES, ALLOCATE, FREE, OP, Phase, Trace
 from forerun.units import format_bytes, format_bytes_per_second, format_seconds
 from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS
 from forerun.virtual.cuda.records import TrainingLoop
@@ -312,7 +311,7 @@ def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | Non
         listed.append(WAITS_FOR_STAGES)
     on_host = run.watcher.updated.elements_on_host
     if spans and on_host:
-        seconds = PASSES * FLOAT_BYTES * on_host / HOST_MEMORY_BYTES_PER_SECOND
+        seconds = ADAM_PASSES * FLOAT_BYTES * on_host / HOST_MEMORY_BYTES_PER_SECOND
         listed.append(
             f"the optimizer's update of {on_host:,} parameters on the host: about {format_seconds(seconds)} a step as "
             f"AdamW in float32, with host memory at {format_bytes_per_second(HOST_MEMORY_BYTES_PER_SECOND)}"

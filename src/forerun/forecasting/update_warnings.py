@@ -19,7 +19,8 @@ def _fused_update(settings: Settings, optimizer_seconds: float, step_seconds: fl
     """That `auto` is the fused kernel, where a plain loop's own default would cost: full fine-tuning."""
     optimizer, share = settings.optimizer, optimizer_seconds / max(step_seconds, optimizer_seconds, 1e-12)
     is_taken = optimizer.name == "adamw" and optimizer.implementation == "auto"
-    if not is_taken or settings.parallel.deepspeed_stage or share < WORTH_SAYING_SHARE:
+    is_elsewhere = settings.parallel.deepspeed_stage or settings.parallel.offload != "none"
+    if not is_taken or is_elsewhere or share < WORTH_SAYING_SHARE:
         return []
     return [
         f"The update is {format_seconds(optimizer_seconds)}, {format_percent(share)} of the step, by the fused kernel "

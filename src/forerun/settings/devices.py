@@ -63,7 +63,8 @@ class ParallelSettings(PlainSection):
     configuration says `auto` (by `hidden_size`)."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What lives in host memory and is updated there: torchao's `CPUOffloadOptimizer` on one device, ZeRO-Offload.
-    `parameters`, with DeepSpeed's ZeRO-3: the weights' parts too, which are copied to the device before each use."""
+    `parameters`, with DeepSpeed's ZeRO-3 or as FSDP2's `CPUOffloadPolicy`: the weights' parts too, which are copied to
+    the device before each use."""
 
     @model_validator(mode="before")
     @classmethod

@@ -235,6 +235,11 @@ def require_trainable(settings: Settings) -> None:
     stage, offload = settings.parallel.deepspeed_stage, settings.parallel.offload
     for name, value in (("zero", stage), ("offload", offload)):
         if value not in (0, "none"):
+            if settings.parallel.kind == "fsdp":
+                raise NotSupported(
+                    f"parallel.offload: is forecast here, not trained: this trainer's norms and checkpoints are of "
+                    f"weights on the device; found {value!r}. Set it to none to train."
+                )
             engine = "DeepSpeed" if stage else "torchao"
             raise NotSupported(
                 f"parallel.{name}: is forecast here, not trained: {engine}'s optimizer is not part of this trainer; "

@@ -7,7 +7,7 @@ below 4,096 elements are updated there. Source: torchao 0.18, `optim/cpu_offload
 Not covered: what the host's memory holds, which is not the device's; a step that runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
 from forerun.step.optimizer_in_backward import Make
+from forerun.step.parallel import local
 from forerun.step.quantization import library
+from forerun.trace import ADAM_PASSES
 
 MINIMAL_ELEMENTS = 4096
-PASSES = 7
-"""Tensors that an update of Adam reads or writes: gradient, and weight and two moments both ways."""
 
 library.define("copy_to_host(Tensor source) -> ()")
 library.define("copy_from_host_(Tensor(a!) target) -> ()")
@@ -42,6 +42,16 @@ def _(parameter: Tensor, bytes_per_element: int) -> None:
     return None
 
 
+def record_update(parameters: Iterable[Tensor], device_type: str) -> Callable[..., None]:
+    """A hook behind an optimizer's step: the host updates the parts of `parameters` that live there."""
+    work = ADAM_PASSES * sum(local(each).numel() * each.element_size() for each in parameters)
+
+    def update(*_: Any) -> None:
+        torch.ops.forerun.update_on_host_(torch.empty(1, dtype=torch.uint8, device=device_type), work)
+
+    return update
+
+
 def require_offload(settings: Settings) -> None:
     """Refuse what is not offloaded here.
 
@@ -52,12 +62,23 @@ def require_offload(settings: Settings) -> None:
     if parallel.offload == "none":
         return
     text = f"found offload={parallel.offload!r} with kind={parallel.kind!r} and zero={parallel.zero}"
-    if parallel.offload == "parameters" and parallel.deepspeed_stage != 3:
+    if parallel.offload == "parameters" and not parallel.splits_weights:
         raise NotSupported(
-            f"parallel.offload: parameters in host memory come with DeepSpeed's ZeRO-3; {text}. Set parallel.kind to "
-            f"ddp and parallel.zero to 3, or offload to optimizer."
+            f"parallel.offload: parameters in host memory come with FSDP and with DeepSpeed's ZeRO-3; {text}. Set "
+            f"parallel.kind to fsdp, or to ddp with parallel.zero 3, or offload to optimizer."
         )
-    if parallel.kind != "none" and not parallel.deepspeed_stage:
+    if parallel.kind == "fsdp" and parallel.offload == "optimizer":
+        raise NotSupported(
+            f"parallel.offload: FSDP's CPUOffloadPolicy moves weights with their optimizer; {text}. Set it to "
+            f"parameters, or parallel.kind to ddp and parallel.zero to 1, 2 or 3."
+        )
+    if parallel.kind == "fsdp" and (parallel.pipeline > 1 or settings.precision == "fp16-mixed"):
+        raise NotSupported(
+            f"parallel.offload: FSDP's offloading is not modelled in pipelines, nor under a loss scale; found "
+            f"pipeline={parallel.pipeline} and precision={settings.precision!r}. Set precision to bf16-mixed, "
+            f"parallel.pipeline to 1, or parallel.offload to none."
+        )
+    if parallel.kind not in ("none", "fsdp") and not parallel.deepspeed_stage:
         raise NotSupported(
             f"parallel.offload: of several devices DeepSpeed offloads; {text}. Set parallel.kind to ddp and "
             "parallel.zero to 1, 2 or 3."
@@ -92,4 +113,4 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._on_device.step()
         for parameter in self._large:
             if parameter.grad is not None:
-                torch.ops.forerun.update_on_host_(parameter, PASSES * parameter.element_size())
+                torch.ops.forerun.update_on_host_(parameter, ADAM_PASSES * parameter.element_size())

@@ -48,7 +48,7 @@ def shard(model: nn.Module, settings: Settings, mesh: Any) -> nn.Module:
 
 def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any) -> None:
     """The same of what one stage has; `root` is the module that is run."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     if settings.parallel.tensor > 1:
         split(model, settings, mesh[TENSOR], root if isinstance(root, StageModule) else None)
@@ -65,6 +65,8 @@ def _shard_part(model: nn.Module, root: nn.Module, settings: Settings, mesh: Any
     # Stages stay gathered between micro-batches, as torchtitan 0.2.2 has it (distributed/parallel_dims.py and
     # models/llama3/infra/parallelize.py: reshard_after_forward "default").
     reshard: dict[str, Any] = {"reshard_after_forward": False} if settings.parallel.keeps_gathered else {}
+    if settings.parallel.offload == "parameters":
+        reshard["offload_policy"] = CPUOffloadPolicy(pin_memory=False)  # forecast only: nothing virtual is pinned
     if settings.parallel.expert > 1:
         logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # that norms take two steps
         deal_experts(model, settings, mesh.device_type, {"mp_policy": mixed, **reshard})

@@ -12,9 +12,10 @@ from forerun.hardware.catalogue import device
 from forerun.settings.load import settings_from
 from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
-from forerun.step.offload import MINIMAL_ELEMENTS, PASSES
+from forerun.step.offload import MINIMAL_ELEMENTS
 from forerun.step.training_step import StepObserver
-from forerun.trace import HOST_BYTES
+from forerun.trace import ADAM_PASSES, HOST_BYTES
+from forerun.units import format_bytes
 from forerun.virtual.trace_step import trace_step
 
 CONTENT = {
@@ -24,6 +25,7 @@ CONTENT = {
     }},
     "batch": {"micro_batch_size": 4, "sequence_length": 512}, "data": {"examples": 64},
 }  # fmt: skip
+UNTIED = {**CONTENT["model"], "config": {**CONTENT["model"]["config"], "tie_word_embeddings": False}}
 GPU = "a100-80gb"
 
 
@@ -48,7 +50,7 @@ def test_the_state_of_large_parameters_is_on_the_host():
     assert offloaded.memory.breakdown.optimizer_state_bytes < 4 * small + 5 * 3 * 512
     assert offloaded.memory.breakdown.gradient_bytes == plain.memory.breakdown.gradient_bytes
     large = plain.parameters.trainable - small
-    updating = PASSES * 2 * large / HOST_MEMORY_BYTES_PER_SECOND
+    updating = ADAM_PASSES * 2 * large / HOST_MEMORY_BYTES_PER_SECOND
     assert offloaded.step.phases.optimizer_seconds == pytest.approx(updating, rel=0.3)
     assert any("host memory at 100 GB/s" in warning for warning in offloaded.warnings)
 
@@ -86,6 +88,38 @@ def test_activations_cross_twice_and_leave_the_peak():
     assert longer == pytest.approx((out + back) / link, rel=0.35)
 
 
+def test_shards_on_the_host_cross_before_they_are_gathered_and_gradients_after_they_are_reduced():
+    shards = {"precision": "bf16-mixed", "model": UNTIED}
+    plain, offloaded = (
+        forecast(settings(**shards, parallel={"shard": 2, **more}), GPU) for more in ({}, {"offload": "parameters"})
+    )
+    memory = offloaded.memory.breakdown
+    assert (memory.parameter_bytes, memory.optimizer_state_bytes) == (0, 0)
+    states = plain.memory.breakdown.parameter_bytes + plain.memory.breakdown.optimizer_state_bytes
+    saved = plain.memory.peak_allocated_bytes - offloaded.memory.peak_allocated_bytes
+    assert saved == pytest.approx(states, rel=0.001)  # at the logits, where no part is being copied
+    own = 4 * plain.parameters.total / 2
+    updating = ADAM_PASSES * own / HOST_MEMORY_BYTES_PER_SECOND
+    assert offloaded.step.phases.optimizer_seconds == pytest.approx(updating, rel=0.1)
+    assert any(f"take at least {format_bytes(4 * own)} of the host" in each for each in offloaded.warnings)
+    assert not any("by the fused kernel" in each for each in offloaded.warnings)
+
+
+def test_copies_of_shards_go_beside_the_passes_until_the_link_is_slow():
+    given = settings(precision="bf16-mixed", model=UNTIED, parallel={"shard": 2, "offload": "parameters"})
+    trace, gpu = trace_of(given), device(GPU)
+    own = 4 * trace.total_parameters / 2
+    assert carried(trace, "forward") == own
+    assert 1.5 * own < carried(trace, "backward") <= 2 * own  # what the forward pass kept to the end is still there
+    times = []
+    for rate in (1e15, 31.5e9, 1e8):
+        cost = PriorCosts(gpu.model_copy(update={"host_link_bytes_per_second": rate}))
+        times.append(replay_clock(trace, cost).seconds)
+    crossing = own / (1e8 * HOST_LINK_SHARE)
+    assert times[1] < 1.5 * times[0]
+    assert times[2] == pytest.approx(2 * crossing + crossing, rel=0.15)  # forward, and both ways at once, and the rest
+
+
 def test_a_step_that_offloads_activations_is_the_same_step():
     losses = []
     for value in (False, True):
@@ -105,6 +139,8 @@ def test_a_step_that_offloads_activations_is_the_same_step():
     [
         ({"parallel": {"offload": "parameters"}}, "ZeRO-3"),
         ({"parallel": {"kind": "fsdp", "world_size": 2, "offload": "optimizer"}}, "parallel.zero"),
+        ({"parallel": {"shard": 2, "offload": "parameters"}, "precision": "fp16-mixed"}, "loss scale"),
+        ({"parallel": {"shard": 2, "pipeline": 2, "offload": "parameters"}}, "pipeline=2"),
         ({"parallel": {"offload": "optimizer"}, "optimizer": {"name": "sgd"}}, "sgd"),
     ],
 )

@@ -23,11 +23,10 @@ from torch import Tensor, nn
 
 from forerun.errors import NotSupported
 from forerun.settings.schema import Settings
-from forerun.step.offload import PASSES
 from forerun.step.optimizer_in_backward import Make
 from forerun.step.parallel import unwrapped
 from forerun.step.split_weights import ZeroSizes
-from forerun.trace import Category
+from forerun.trace import ADAM_PASSES, Category
 
 ALIGNMENT = 2
 """`nccl_start_alignment_factor`: elements, for each rank."""
@@ -210,7 +209,7 @@ class ZeroOptimizer(DeepSpeedOptimizer):
         """Update this rank's parts and gather all weights."""
         for part, group in zip(self.parts, self.param_groups, strict=True):
             if part.master is None:
-                torch.ops.forerun.update_on_host_(part.weights, PASSES * MASTER_BYTES)
+                torch.ops.forerun.update_on_host_(part.weights, ADAM_PASSES * MASTER_BYTES)
             else:
                 self._update(part, group)
         for part in self.parts:

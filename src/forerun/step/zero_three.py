@@ -18,11 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from forerun.settings.schema import Settings
-from forerun.step.offload import PASSES
 from forerun.step.optimizer_in_backward import Make
 from forerun.step.split_weights import SplitWeights, Weight, ZeroSizes, world
 from forerun.step.zero import MASTER_BYTES, DeepSpeedOptimizer, sizes_of, step_alone
-from forerun.trace import Category
+from forerun.trace import ADAM_PASSES, Category
 
 
 @dataclass(eq=False)
@@ -174,7 +173,7 @@ class ZeroThreeOptimizer(DeepSpeedOptimizer):
         for part in self.parts:
             if part.master is None:
                 for each in part.weights:  # what the device has of it is not read
-                    torch.ops.forerun.update_on_host_(each.whole.narrow(0, 0, each.size), PASSES * MASTER_BYTES)
+                    torch.ops.forerun.update_on_host_(each.whole.narrow(0, 0, each.size), ADAM_PASSES * MASTER_BYTES)
             else:
                 self._update(part, norm)
         self.weights.gather_kept()

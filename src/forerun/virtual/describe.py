@@ -127,6 +127,7 @@ def describe(
         is_view = False  # what it makes is not on the device
     if carried:
         keywords += ((HOST_BYTES, carried),)
+        keywords += ((STREAM, current_stream()),) if current_stream() else ()
     cards = cards_of((out,), args, kwargs)
     if cards and cards[0]:
         keywords += ((CARD, cards[0]),)

@@ -20,8 +20,11 @@ _SUCCESSOR = "_forerun_successor"
 """Attribute of a parameter that was replaced, where PyTorch would have moved its data in place."""
 
 
-def place(model: Module, device: torch.device) -> Module:
-    """Replace every meta parameter and buffer of `model` by an empty one on `device`; call it under a fake mode."""
+def place(model: Module, device: torch.device, shards_on: torch.device | None = None) -> Module:
+    """Replace every meta parameter and buffer of `model` by an empty one on `device`; call it under a fake mode.
+
+    `shards_on`: where this rank's parts of sharded parameters live, if elsewhere.
+    """
     placed: dict[int, Tensor] = {}
     for module in model.modules():
         for table in (module._parameters, module._buffers):
@@ -29,7 +32,7 @@ def place(model: Module, device: torch.device) -> Module:
                 if old is None:
                     continue
                 if id(old) not in placed:
-                    placed[id(old)] = _empty_twin(old, device)
+                    placed[id(old)] = _empty_twin(old, device, shards_on or device)
                 table[name] = placed[id(old)]  # type: ignore[assignment]
     _flatten_recurrent(model)
     return model
@@ -42,9 +45,9 @@ def _flatten_recurrent(model: nn.Module) -> None:
             module._init_flat_weights()
 
 
-def _empty_twin(old: Tensor, device: torch.device) -> Tensor:
+def _empty_twin(old: Tensor, device: torch.device, shards_on: torch.device) -> Tensor:
     if local(old) is not old:  # sharded: this rank's part only
-        new = torch.empty_like(old, device=device)
+        new = torch.empty_like(old, device=shards_on)
     else:
         new = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=device)
     return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new

@@ -212,19 +212,19 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Write down one aten call with its results."""
-        packet = func._overloadpacket
         outputs = [t for t in flat((out,)) if device_type(t) == self.device]
         if not outputs and not any(device_type(t) == self.device for t in flat((*args, *kwargs.values()))):
             return
         creates_storage = any([self._track(tensor) for tensor in outputs])  # a list, so that every one is tracked
         of_kernel = kernel_memory.temporaries if self.device == DEVICE else kernel_memory.host_temporaries
-        temporaries = of_kernel(packet, args)
+        temporaries = of_kernel(func._overloadpacket, args)
         if self.on_write is not None and func._schema.is_mutable:
             self.on_write([*flat(a for a, p in zip(args, func._schema.arguments, strict=False) if p.is_write)])
         cards = cards_of(outputs, args, kwargs)
         indices = [self._new_temporary(*each, cards[0] if cards else 0) for each in temporaries]
         issuer = issuer_now(self.issuer, self.current_phase)
-        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, issuer, cards)
+        where = (issuer, cards, current_stream())
+        key = (func, plain(args), tuple((n, plain(v)) for n, v in kwargs.items()), creates_storage, where)
         self.append(key, lambda: describe(func, args, kwargs, out, creates_storage, self.device, issuer))
         for index in indices:
             self.trace.events.append((FREE, index))

@@ -26,6 +26,7 @@ from forerun.settings.micro_batches import with_micro_batches
 from forerun.settings.schema import Settings
 from forerun.step.build import bind_step, prepare_model
 from forerun.step.eight_bit import paged_bytes
+from forerun.step.offload import record_update
 from forerun.step.optimizer_in_backward import OptimizerInBackward
 from forerun.step.parallel import holding_gradients, mesh_of_ranks, replica, unsent_gradients, unwrapped
 from forerun.step.pipeline_stages import first_blocks, place_of_blocks
@@ -149,7 +150,9 @@ def bound_step(how: StepToTrace, stage: int) -> Iterator[tuple[TrainingStep, Vir
         if parallel.pipeline > 1 or parallel.deepspeed_stage == 3:
             stack.enter_context(recording_waits(session.recorder))
         with session.recorder.muted() if parallel.deepspeed_stage == 3 else contextlib.nullcontext():
-            place(model, session.torch_device)  # which ZeRO-3 splits as they are made (`zero.Init`)
+            place(
+                model, session.torch_device, _place_of_shards(settings)
+            )  # which ZeRO-3 splits as they are made (`zero.Init`)
         stack.enter_context(layers_as_run(model, settings, device, session.recorder))
         session.name_modules(model)
         casts = stack.enter_context(as_megatron(settings, workload, model, session.recorder))
@@ -158,12 +161,20 @@ def bound_step(how: StepToTrace, stage: int) -> Iterator[tuple[TrainingStep, Vir
             step = bind_step(
                 settings, workload, model, session.torch_device.type, compiler, device.compute_capability, mesh
             )  # fmt: skip
+        if _place_of_shards(settings) is not None:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            step.optimizer.register_step_post_hook(record_update(trained, session.torch_device.type))
         if casts is not None:
             step.optimizer.register_step_post_hook(lambda *_: casts.begin_step())
         if (replicated := replica(step.called)) is not None:
             record_reductions(replicated, session.recorder)
         step.freeze_encoder(how.frozen_encoder)
         yield step, session
+
+
+def _place_of_shards(settings: Settings) -> torch.device | None:
+    parallel = settings.parallel
+    return torch.device("cpu") if parallel.kind == "fsdp" and parallel.offload == "parameters" else None
 
 
 def tracing_guard(settings: Settings, device: Device) -> contextlib.AbstractContextManager[None]:
