@@ -15,9 +15,7 @@ WORTH_SAYING_BYTES = GIB
 
 def host_warnings(trace: Trace, costs: Costs) -> list[str]:
     """Sentences for the reader of a forecast; none where next to nothing crosses."""
-    calls = list(trace.warm_calls())
-    updates = [each for each in calls if each[0].name.startswith(UPDATE)]
-    copies = [each for each in calls if not each[0].name.startswith(UPDATE) and _carried(each[0])]
+    copies = [each for each in trace.warm_calls() if not each[0].name.startswith(UPDATE) and _carried(each[0])]
     carried = sum(times * _carried(call) for call, times in copies)
     warnings = []
     if carried > WORTH_SAYING_BYTES:
@@ -26,6 +24,13 @@ def host_warnings(trace: Trace, costs: Costs) -> list[str]:
             f"{format_bytes(carried)} a step cross the link to the host in {format_seconds(seconds)}, at "
             f"{HOST_LINK_SHARE:.0%} of its stated rate: pinned memory is taken, and one device on the link."
         )
+    return warnings + host_update_warnings(trace, costs)
+
+
+def host_update_warnings(trace: Trace, costs: Costs) -> list[str]:
+    """The same of what the host updates alone."""
+    updates = [each for each in trace.warm_calls() if each[0].name.startswith(UPDATE)]
+    warnings = []
     if updates:
         seconds = sum(times * costs.device_seconds(call) for call, times in updates)
         warnings.append(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.clock.priors import HOST_MEMORY_BYTES_PER_SECOND, PriorCosts
+from forerun.clock.priors import PriorCosts
 from forerun.clock.timeline import StepTime, replay_clock
 from forerun.forecasting.collectives import count_collectives
 from forerun.forecasting.host_warnings import without_host_work
@@ -19,8 +19,8 @@ from forerun.forecasting.ranges import in_shares_of
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.hardware.catalogue import Device
 from forerun.records import MemoryBreakdown, Range, Record, RunForecast, RunPhases
-from forerun.trace import ADAM_PASSES, ALLOCATE, FREE, OP, Phase, Trace
-from forerun.units import format_bytes, format_bytes_per_second, format_seconds
+from forerun.trace import ALLOCATE, FREE, OP, Phase, Trace
+from forerun.units import format_bytes, format_seconds
 from forerun.virtual.cuda.loop_rests import ENDED_AFTER, MOST_SECONDS
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.run import ProgramRun
@@ -306,14 +306,7 @@ def not_modelled(run: ProgramRun, costs: PriorCosts, length: ProgramLength | Non
         listed.append(f"the rest of what follows {between.end_of_run.line}: it {between.end_of_run.ended_by}")
     if not costs.knows_ranks:
         listed.append("time of communication between ranks: the links of such a GPU are not known")
-    step, spans = last_step(run.session.recorder.trace, run.watcher), run.watcher.spans
+    step = last_step(run.session.recorder.trace, run.watcher)
     if any(row.name in ("send", "recv_") for row in count_collectives(step)):
         listed.append(WAITS_FOR_STAGES)
-    on_host = run.watcher.updated.elements_on_host
-    if spans and on_host:
-        seconds = ADAM_PASSES * FLOAT_BYTES * on_host / HOST_MEMORY_BYTES_PER_SECOND
-        listed.append(
-            f"the optimizer's update of {on_host:,} parameters on the host: about {format_seconds(seconds)} a step as "
-            f"AdamW in float32, with host memory at {format_bytes_per_second(HOST_MEMORY_BYTES_PER_SECOND)}"
-        )
     return listed

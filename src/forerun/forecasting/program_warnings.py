@@ -4,6 +4,7 @@ from forerun.clock.priors import PriorCosts
 from forerun.forecasting.allocator_warnings import allocator_warnings
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.compiling import seconds_of_kernels
+from forerun.forecasting.host_warnings import UPDATE, host_update_warnings
 from forerun.forecasting.kernel_warnings import kernel_warnings
 from forerun.forecasting.program_run import last_step, steps_from
 from forerun.forecasting.rank_warnings import rank_warnings
@@ -30,7 +31,7 @@ def compile_seconds(run: ProgramRun, device: Device) -> float:
 
 def _uses_card(step: Trace) -> bool:
     """Whether anything of a step is the card's own work."""
-    return any(call.issuer != Issuer.HOST for call, _ in step.warm_calls())
+    return any(call.issuer != Issuer.HOST and not call.name.startswith(UPDATE) for call, _ in step.warm_calls())
 
 
 def program_warnings(
@@ -76,10 +77,7 @@ def program_warnings(
     warnings += [*card_warnings(device), *allocator_warnings(trace.allocator, device)]
     warnings += rank_warnings(last_step(trace, run.watcher), costs)
     warnings += _of_compiling(run, device)
-    steps = steps_from(trace, run.watcher.loop, run.watcher.loop.warm_from)
-    warnings += kernel_warnings(steps[-1] if steps else trace, costs)
-    if has_steps and steps and not _uses_card(steps[-1]):
-        warnings.append(ON_HOST)
+    warnings += _of_steps(run, costs, has_steps=has_steps)
     step_count = max(1, len(run.watcher.spans))
     ended = [each for each in run.assumptions if each.loop is not None]
     warnings += [_of_convergence(each, trace, costs, step_count) for each in ended]
@@ -93,6 +91,16 @@ def program_warnings(
             f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
         )
     return warnings
+
+
+def _of_steps(run: ProgramRun, costs: PriorCosts, *, has_steps: bool) -> list[str]:
+    """Of the last step's kernels, and of what is done on the host."""
+    trace = run.session.recorder.trace
+    steps = steps_from(trace, run.watcher.loop, run.watcher.loop.warm_from)
+    if not has_steps or not steps:
+        return kernel_warnings(steps[-1] if steps else trace, costs)
+    on_host = [] if _uses_card(steps[-1]) else [ON_HOST]
+    return [*kernel_warnings(steps[-1], costs), *host_update_warnings(steps[-1], costs), *on_host]
 
 
 def speed_warnings(mfu: float, trace: Trace) -> list[str]:

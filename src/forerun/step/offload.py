@@ -42,14 +42,10 @@ def _(parameter: Tensor, bytes_per_element: int) -> None:
     return None
 
 
-def record_update(parameters: Iterable[Tensor], device_type: str) -> Callable[..., None]:
-    """A hook behind an optimizer's step: the host updates the parts of `parameters` that live there."""
+def record_update(parameters: Iterable[Tensor], device: str) -> None:
+    """Let the host update the parts of `parameters` that live there, as Adam in their dtype; the step waits for it."""
     work = ADAM_PASSES * sum(local(each).numel() * each.element_size() for each in parameters)
-
-    def update(*_: Any) -> None:
-        torch.ops.forerun.update_on_host_(torch.empty(1, dtype=torch.uint8, device=device_type), work)
-
-    return update
+    torch.ops.forerun.update_on_host_(torch.empty(1, dtype=torch.uint8, device=device), work)
 
 
 def require_offload(settings: Settings) -> None:

@@ -163,7 +163,7 @@ def bound_step(how: StepToTrace, stage: int) -> Iterator[tuple[TrainingStep, Vir
             )  # fmt: skip
         if _place_of_shards(settings) is not None:
             trained = [p for p in model.parameters() if p.requires_grad]
-            step.optimizer.register_step_post_hook(record_update(trained, session.torch_device.type))
+            step.optimizer.register_step_post_hook(lambda *_: record_update(trained, session.torch_device.type))
         if casts is not None:
             step.optimizer.register_step_post_hook(lambda *_: casts.begin_step())
         if (replicated := replica(step.called)) is not None:

@@ -319,7 +319,7 @@ class StepWatcher:
         is_anchor = self._ends_steps(optimizer)
         if not self.spans:
             self.own_parameters()
-        self.recorder.own(self.updated.new_ones(optimizer), Category.PARAMETER)
+        self.updated.take(optimizer, self.recorder)
         if is_anchor:
             self.without_gradient, self.step_line = [], program_line()
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -5,8 +5,10 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from forerun.step.offload import MINIMAL_ELEMENTS, record_update
 from forerun.step.parallel import local
 from forerun.trace import Category
+from forerun.virtual.backend import DEVICE
 from forerun.virtual.cuda.names import is_virtual
 from forerun.virtual.live_objects import live_objects
 from forerun.virtual.recorder import Recorder
@@ -38,16 +40,16 @@ class UpdatedParameters:
         self._alive: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
         self._with_gradient: set[int] = set()
         """Identities of those that had a gradient in a step: layers are left out by chance in some."""
-        self.elements_on_host = 0
-        """Of all that were updated, on the host: of sharded ones, those of this rank."""
 
-    def new_ones(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-        """Those of an optimizer that none has updated before; now it has."""
+    def take(self, optimizer: torch.optim.Optimizer, recorder: Recorder) -> None:
+        """Those that an optimizer is about to update; what the host updates is recorded as its work."""
         every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         fresh = [parameter for parameter in every if id(parameter) not in self._alive]
         self._alive.update({id(parameter): parameter for parameter in fresh})
-        self.elements_on_host += sum(local(each).numel() for each in fresh if each.device.type == "cpu")
-        return fresh
+        recorder.own(fresh, Category.PARAMETER)
+        on_host = [each for each in every if each.device.type == "cpu" and each.grad is not None]
+        if sum(local(each).numel() for each in on_host) >= MINIMAL_ELEMENTS:
+            record_update(on_host, DEVICE)
 
     def never_reached(self, parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         """Those of some that are about to be updated, want a gradient and had none in any step."""
