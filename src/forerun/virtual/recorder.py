@@ -33,6 +33,7 @@ from forerun.virtual.describe import (
     stored,
 )
 from forerun.virtual.fake_results import run_fake
+from forerun.virtual.known_results import KnownResults
 from forerun.virtual.program_lines import calling_line
 
 aten = torch.ops.aten
@@ -77,7 +78,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.followed: list[weakref.ref[torch.Tensor]] = []
         """Parameters whose gradients are the program's."""
         self.is_closed = False  # the step is over: storages that die now are not recorded
-        self.live_bytes = 0
+        self.live_bytes, self._known = 0, KnownResults()
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._emptied: set[int] = set()
         self._calls: dict[Any, int] = {}
@@ -201,7 +202,9 @@ class Recorder(TorchDispatchMode, StepObserver):
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
             return self._read(func, args[0])
-        out = run_fake(func, packet, args, kwargs, self.trace.assumed_values)
+        out = self._known.of(
+            func, args, kwargs, lambda: run_fake(func, packet, args, kwargs, self.trace.assumed_values)
+        )
         for tensor in flat((out,)):
             # torch/_subclasses/fake_tensor.py (2.13) computes constants on their device: BatchNorm's counter would fail
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and tensor.constant.device.type == DEVICE:
