@@ -20,6 +20,7 @@ from typing import Literal
 
 from forerun.data.own.columns import SPLIT_WORDS, Row
 from forerun.data.own.linked_files import aligned_files, is_collection
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_lines import TextLines, decoded, open_bytes
@@ -126,8 +127,8 @@ def split_of_name(path: Path) -> str | None:
 
 
 def table_kind(path: Path) -> str | None:
-    """The ending of a table, without `.gz`; None for other files."""
-    name = path.name.lower().removesuffix(".gz")
+    """The ending of a table, without that of a packing; None for other files."""
+    name = plain_name(path)
     return next((ending for ending in TABLES if name.endswith(ending)), None)
 
 

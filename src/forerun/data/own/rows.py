@@ -1,6 +1,6 @@
 """Rows of somebody's own data, one after the other: what the file says, in mappings from column to value.
 
-    table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz
+    table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz, .zip, …
     table.parquet          a folder that `datasets.save_to_disk` wrote          a folder of files (`folders.py`)
     notes.txt  .md  .log   a paragraph or a line a row, a line with labels, or a table of tabs (`text_files.py`)
     words.conll  .bio      a word and its tag a line, a sentence a row (`tagged_lines.py`)
@@ -40,8 +40,11 @@ OTHER_PROGRAMS = {
     ".xml": "Write a JSON object a row to a .jsonl file",
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it from the spreadsheet as CSV (UTF-8)"),
     **dict.fromkeys((".pdf", ".html", ".rtf", ".epub", ".srt", ".vtt"), "Write its text to a .txt or .md file"),
-    **dict.fromkeys((".zip", ".tar.gz", ".tar", ".7z", ".rar"), "Unpack it, and name the file or folder inside"),
-    **dict.fromkeys((".bz2", ".xz", ".zst"), "Unpack it, or pack it as .gz"),
+    **dict.fromkeys(
+        (".tar.gz", ".tar.xz", ".tar.bz2", ".tar", ".tgz", ".7z", ".rar", ".zip"),
+        "Unpack it, and name the file or folder inside",
+    ),
+    **dict.fromkeys((".lz4", ".br", ".lzma"), "Unpack it, or pack it as .gz"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "Export the table as CSV"),
     **dict.fromkeys((".feather", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".orc", ".avro"), "Write it as Parquet"),
 }
@@ -149,8 +152,8 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
         yield from _hub(source)
     else:
         raise BadData(
-            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps .gz), a folder, or a hub "
-            f"id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
+            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps packed: .gz), "
+            f"a folder, or a hub id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
         )
 
 

@@ -3,7 +3,7 @@
     EU      NNP  B-NP  B-ORG        the first field is the word, the last its tag; tabs or blanks between them
     rejects VBZ  B-VP  O
 
-Lines that begin with `-DOCSTART-` are none. Known by the name: `.conll`, `.bio`, `.iob`, `.iob2`, perhaps `.gz`.
+Lines that begin with `-DOCSTART-` are none. Known by the name: `.conll`, `.bio`, `.iob`, `.iob2`, perhaps packed.
 CoNLL-U (`.conllu`) has ten columns with the tags in the middle, and is not read.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from forerun.data.own.columns import Row
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import TextLines
 
@@ -23,7 +24,7 @@ SHARE = 0.9
 
 def is_tagged_lines(path: Path) -> bool:
     """Whether the name says so."""
-    return path.name.lower().removesuffix(".gz").endswith(ENDINGS)
+    return plain_name(path).endswith(ENDINGS)
 
 
 def tagged_line_rows(path: Path, repairs: Repairs) -> Iterator[Row]:

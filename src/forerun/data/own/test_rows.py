@@ -244,7 +244,7 @@ def test_windows_bytes_are_read_as_what_they_are(tmp_path):
 HOPELESS = {
     "not there": ("gone.csv", None, "gone.csv.* cannot be read"),
     "no such ending": ("a.docx", b"x", "which is none of them"),
-    "packed otherwise": ("a.jsonl.xz", b"x", "Unpack it, or pack it as .gz"),
+    "packed otherwise": ("a.jsonl.lz4", b"x", "Unpack it, or pack it as .gz"),
     "a table of another library": ("a.feather", b"x", "Write it as Parquet"),
     "a spreadsheet": ("a.xlsx", b"PK", "which is none of them. Save it from the spreadsheet as CSV"),
     "empty": ("a.csv", b"", "must name the columns"),

@@ -14,6 +14,7 @@ from typing import Literal
 
 from forerun.data.own.columns import Row
 from forerun.data.own.delimited import delimiter_of
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import TextLines, open_bytes
 
@@ -31,7 +32,7 @@ TextFileKind = Literal["labelled lines", "table", "paragraphs", "lines"]
 
 def is_text_file(path: Path) -> bool:
     """Whether the name says so, or has no ending."""
-    name = path.name.lower().removesuffix(".gz")
+    name = plain_name(path)
     return name.endswith(TEXTS) or (path.is_file() and "." not in name and not _begins_as_json(path))
 
 
