@@ -8,14 +8,14 @@ from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
-from forerun.data.own.folders import folder_label, plan_folder, table_kind
+from forerun.data.own.folders import folder_label, plan_folder, split_of_name, table_kind
 from forerun.data.own.format_parts import ALIASES, PARTS, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
 from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.row_kinds import REASONING
-from forerun.data.own.rows import NO_ID
+from forerun.data.own.rows import NO_ID, plan_of
 from forerun.data.own.tagged_lines import looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
@@ -82,7 +82,9 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     """What the rows could be besides, where names of files, folders or columns say so."""
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path) and best.format == "labelled":
-        return _of_folders(path)
+        return [*_of_partial(path), *_of_folders(path)]
+    if path.is_dir() and not is_arrow_folder(path) and (partial := _of_partial(path)):
+        return partial
     columns = columns_of(rows)
     if best.format == "labelled" and _are_words(best, rows, columns):
         text = f"each row is a word of {best.fields['text']} and its tag. Are words to be labelled one by one?"
@@ -209,6 +211,18 @@ def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQue
     text = f"are answers to be learned without their reasoning? The column {column.name!r} holds some."
     other = "with it: give messages, whose answers have a field reasoning_content, or write it into the answers"
     return [DataQuestion("data.format", text, "without", (other,))]
+
+
+def _of_partial(folder: Path) -> list[DataQuestion]:
+    """Tables of a folder that have only some of the columns to train on."""
+    plan = plan_of(folder)
+    if plan.kind != "tables" or not plan.left_out:
+        return []
+    names = ", ".join(path.name for path in plan.left_out[:SHOWN])
+    trained = next(path.name for path in plan.files if split_of_name(path) == "train")
+    text = f"{len(plan.left_out):,} tables ({names}) lack columns that {trained} has. Are they to be left out?"
+    other = "add those columns to them, or name one file in data.source, and others in data.validation and data.test"
+    return [DataQuestion("data.source", text, "they are; forerun predict answers their rows", (other,))]
 
 
 def _of_folders(folder: Path) -> list[DataQuestion]:

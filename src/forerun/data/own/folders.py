@@ -2,6 +2,7 @@
 
 data/train.csv, data/test.csv          tables; a name that begins with a split gives its rows `split`
 data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
+data/test.csv, data/submission.csv     left out where they have only some of the columns of train.csv
 data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
 data/train/pos/1.txt …                 and the split above it; a folder `unsup` has texts without a label
 data/train.en, data/train.de            a text and its translation, line by line (`linked_files.py`)
@@ -12,8 +13,8 @@ data/a.txt, data/b/c.md                documents
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -50,8 +51,8 @@ class FolderPlan:
     kind: Literal["tables", "translations", "collection", "sentences", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
-    """Files beside texts that are none, files beside the folders of classes, and links to folders, which are not
-    followed."""
+    """Files beside texts that are none, files beside the folders of classes, tables that lack columns of those to train
+    on, and links to folders, which are not followed."""
 
 
 def plan_folder(folder: Path) -> FolderPlan:
@@ -130,6 +131,18 @@ def table_kind(path: Path) -> str | None:
     """The ending of a table, without that of a packing; None for other files."""
     name = plain_name(path)
     return next((ending for ending in TABLES if name.endswith(ending)), None)
+
+
+def without_partial(plan: FolderPlan, names_of: Callable[[Path], Sequence[str]]) -> FolderPlan:
+    """The plan without tables that have only some of the columns of `train.csv`: rows to answer, and submissions."""
+    trained = next((path for path in plan.files if split_of_name(path) == "train"), None)
+    others = [path for path in plan.files if split_of_name(path) != "train"]
+    if plan.kind != "tables" or trained is None or not others:
+        return plan
+    names = set(names_of(trained))
+    partial = [path for path in others if (own := set(names_of(path))) and own < names]
+    files = tuple(path for path in plan.files if path not in partial)
+    return replace(plan, files=files, left_out=(*plan.left_out, *partial))
 
 
 def check_columns(path: Path, names: Sequence[str], first_path: Path, first_names: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ allowed and that is counted (`repairs.py`).
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
@@ -21,7 +21,16 @@ from forerun.data.own.columns import Row, is_empty
 from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
+from forerun.data.own.folders import (
+    TABLES,
+    FolderPlan,
+    check_columns,
+    plan_folder,
+    split_of_name,
+    table_kind,
+    text_file_rows,
+    without_partial,
+)
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
 from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.listed_texts import each_text
@@ -122,7 +131,7 @@ def row_meaning(source: str) -> str:
     """What a row of `source` is, in a few words."""
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path):
-        plan = plan_folder(path)
+        plan = plan_of(path)
         left = ", ".join(str(other.relative_to(path)) for other in plan.left_out[:LEFT_SHOWN])
         left = f"; left out: {len(plan.left_out):,}, such as {left}" if plan.left_out else ""
         return f"{FOLDER_MEANINGS[plan.kind]} ({len(plan.files):,} files{left})"
@@ -176,8 +185,22 @@ def _delimited(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row
     yield from (row for _, row in delimited_rows(path, repairs, header))
 
 
+def plan_of(folder: Path, header: str | None = None) -> FolderPlan:
+    """What a folder means, without tables that have only some of the columns to train on.
+
+    Raises:
+        BadData: as `plan_folder`.
+    """
+
+    def names_of(path: Path) -> Sequence[str]:
+        require_data(path)
+        return list(next(_table(path, Repairs(get_args(Repair)), header), {}))
+
+    return without_partial(plan_folder(folder), names_of)
+
+
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
-    plan = plan_folder(folder)
+    plan = plan_of(folder, header)
     if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
         return
