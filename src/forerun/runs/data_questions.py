@@ -16,11 +16,16 @@ from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.row_kinds import REASONING
 from forerun.data.own.rows import NO_ID, plan_of
-from forerun.data.own.tagged_lines import looks_tagged
+from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+ASKED_LINES = {
+    "table": "all lines have as many tabs. Are they rows of a table?",
+    "sentences": "lines look like words with their tags, blank lines between sentences. Are they?",
+}
+"""Kind of a file of text that could be text alone → what is asked."""
 REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
@@ -44,16 +49,18 @@ class DataQuestion:
 def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     """What `data.fields` says of the first line of a table, and what is to be asked of it.
 
-    That it is a row, where it seems one; and that lines of a file of text are rows, where all have as many tabs.
+    That it is a row, where it seems one; and that lines of a file of text are rows, or words with tags, where they seem
+    to be.
 
     Raises:
         BadData: the file is another thing than its name says.
     """
     path = Path(source)
     require_data(path)
-    is_text = path.is_file() and not table_kind(path) and is_text_file(path) and text_file_kind(path) == "table"
-    questions = [_of_tabs()] if is_text else []
-    is_table = is_text or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
+    is_text = path.is_file() and not table_kind(path) and not is_tagged_lines(path) and is_text_file(path)
+    kind = text_file_kind(path) if is_text else ""
+    questions = [_of_lines(kind)] if kind in ASKED_LINES else []
+    is_table = kind == "table" or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
     repeat = name_among_values(path) if is_table else None
     sentence = text_as_name(path) if is_table and repeat is None else ""
     if repeat is not None:
@@ -68,8 +75,8 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     return {"header": NO_HEADER}, [*questions, question]
 
 
-def _of_tabs() -> DataQuestion:
-    text = "all lines have as many tabs. Are they rows of a table?"
+def _of_lines(kind: str) -> DataQuestion:
+    text = ASKED_LINES[kind]
     return DataQuestion(
         "data.fields",
         text,

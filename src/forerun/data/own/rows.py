@@ -60,7 +60,8 @@ OTHER_PROGRAMS = {
 """Ending of what others write → what to do with it."""
 TEXT_ROWS = {
     "labelled lines": "a line with labels", "table": "a row of the table",
-    "paragraphs": "a paragraph (blank lines between them)", "lines": "a line",
+    "sentences": "a sentence of words with tags", "paragraphs": "a paragraph (blank lines between them)",
+    "lines": "a line",
 }  # fmt: skip
 """Kind of a file of text → what a row of it is."""
 FOLDER_MEANINGS = {

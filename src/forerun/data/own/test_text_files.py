@@ -7,6 +7,7 @@ from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows, row_meaning
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.errors import BadData
+from forerun.runs.data_questions import header_of
 
 FASTTEXT = "__label__good A good  film.\n__label__bad __label__long A film, too long.\n"
 TABS = "".join(f"{label}\tSee you there {n}.\n" for n, label in enumerate(["ham", "spam", "ham", "ham"]))
@@ -74,3 +75,12 @@ def test_a_file_without_an_ending_and_a_log_are_text(write):
 def test_a_file_of_another_kind_is_to_be_renamed(write, name, text):
     with pytest.raises(BadData, match="Rename it after what it holds"):
         rows(write(name, text))
+
+
+def test_words_with_tags_and_blank_lines_are_sentences(write):
+    path = write("train.txt", "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
+    assert [row["tokens"] for row in rows(path)] == [["EU", "rejects"], ["Peter"]]
+    assert row_meaning(path) == "a sentence of words with tags"
+    assert len(list(read_own_rows(path, fields={"header": "plain"}))) == 3
+    _, (question,) = header_of(path)
+    assert question.others == ("workload: causal-lm, format: text, fields: {header: plain, text: text}",)

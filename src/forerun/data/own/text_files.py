@@ -16,18 +16,21 @@ from forerun.data.own.columns import Row
 from forerun.data.own.delimited import delimiter_of
 from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
+from forerun.data.own.tagged_lines import looks_tagged, tagged_line_rows
 from forerun.data.own.text_lines import TextLines, open_bytes
 
 TEXTS = (".txt", ".md", ".text", ".log")
 LINES_LOOKED_AT = 1000
 """Lines that tell what a file is."""
+LINES_FOR_TAGS = 50
+"""Lines, not blank, that tell whether they are words with tags."""
 LABEL = "__label__"
 """Before each label, at the begin of a line: the default of fastText's `-label`."""
 BETWEEN_LABELS = "|"
 PLAIN = "plain"
 """`data.fields.header: plain` says that lines with tabs are text and no table."""
 JSON_STARTS = (b"{", b"[")
-TextFileKind = Literal["labelled lines", "table", "paragraphs", "lines"]
+TextFileKind = Literal["labelled lines", "table", "sentences", "paragraphs", "lines"]
 
 
 def is_text_file(path: Path) -> bool:
@@ -45,18 +48,21 @@ def text_file_kind(path: Path, header: str | None = None) -> TextFileKind:
     last = max((n for n, line in enumerate(lines) if line.strip()), default=0)
     first = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if any(not line.strip() for line in lines[first:last]):
-        return "paragraphs"
+        return "sentences" if header != PLAIN and looks_tagged(full[:LINES_FOR_TAGS]) else "paragraphs"
     return "table" if header != PLAIN and _are_fields(full) and delimiter_of(path) == "\t" else "lines"
 
 
 def text_lines_rows(path: Path, kind: TextFileKind, repairs: Repairs) -> Iterator[Row]:
-    """`text` of each paragraph or line, and `label` of labelled lines.
+    """`text` of each paragraph or line, and `label` of labelled lines; `tokens` and `ner_tags` of sentences.
 
     Raises:
         BadData: a line has no label among others that have, and `repairs` does not allow to leave it out.
     """
     if kind == "labelled lines":
         yield from _labelled_lines(path, repairs)
+        return
+    if kind == "sentences":
+        yield from tagged_line_rows(path, repairs)
         return
     paragraph: list[str] = []
     for line in TextLines(path, repairs):
