@@ -109,9 +109,9 @@ def test_rows_of_one_object_are_those_of_its_only_list(tmp_path, indent):
 
 def test_one_object_with_a_table_inside_is_no_row(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"rows": ROWS, "others": ROWS}))
-    (tmp_path / "b.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
+    (tmp_path / "b.json").write_text(json.dumps({"train": [list(row.values()) for row in ROWS]}))
     (tmp_path / "c.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}] * 2}))
-    for name, inside in (("a", "a list of 2 objects under 'rows'"), ("b", "2 values under each of text, label")):
+    for name, inside in (("a", "a list of 2 objects under 'rows'"), ("b", "a list of 2 lists under 'train'")):
         with pytest.raises(BadData, match=inside):
             list(read_own_rows(str(tmp_path / f"{name}.json")))
     (tmp_path / "d.jsonl").write_text(json.dumps({"a": [1, 2], "b": [3, 4]}))
