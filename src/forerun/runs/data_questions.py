@@ -1,5 +1,6 @@
 """What only the owner of data knows besides the format: does the first line name columns, are folders labels?"""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+CHATS = ("messages", "conversations")
+VERDICTS = (
+    "label score scores rating ratings stars grade quality reward helpfulness correctness coherence harmlessness "
+    "correct passed accepted vote votes upvotes feedback thumbs"
+)
+"""Words in names of columns that say how good an answer is."""
 ASKED_LINES = {
     "table": "all lines have as many tabs. Are they rows of a table?",
     "sentences": "lines look like words with their tags, blank lines between sentences. Are they?",
@@ -99,6 +106,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
+    if best.format in CHATS:
+        return _of_verdicts(best, columns)
     if best.format in ("prompt-completion", "alpaca"):
         return [*_of_verdicts(best, columns), *_of_reasoning(best, columns)]
     if best.format != "text":
@@ -197,16 +206,30 @@ def _of_another_text(best: Proposal, columns: Mapping[str, Column]) -> list[Data
 
 
 def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
-    """Answers of which a column says whether they are good, as TRL's KTO has them."""
-    column = next((c for c in columns.values() if c.are_flags and c.name.lower() == "label"), None)
-    if column is None or column.distinct < 2:
+    """Answers of which a column says how good they are, as TRL's KTO and HelpSteer have them."""
+    column = next((c for c in columns.values() if _is_verdict(c) and c.name not in best.fields.values()), None)
+    if column is None:
         return []
-    text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
-    other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
-    asks, answers = (best.fields[part] for part in PARTS[best.format].required)
-    judged = f"text: {asks}, pair: {answers}, label: {column.name}"
-    judge = f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}"
-    return [DataQuestion("data.format", text, "all", (other, judge))]
+    says = "says yes of some and no of others" if column.are_flags else "has a number for each"
+    text = f"are all answers to be learned? The column {column.name!r} {says}."
+    others = [
+        "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
+    ]
+    asks, *answers = (best.fields[part] for part in PARTS[best.format].required)
+    if answers and columns[asks].kind == columns[answers[0]].kind == "text":
+        judged = f"text: {asks}, pair: {answers[0]}, label: {column.name}"
+        kind = "" if column.are_flags else ", labels: number"
+        others.append(
+            f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}{kind}"
+        )
+    return [DataQuestion("data.format", text, "all", tuple(others))]
+
+
+def _is_verdict(column: Column) -> bool:
+    """Whether a column says how good something is: yes and no, or numbers that come again, under a name for that."""
+    words = re.split(r"[\W_]+", column.name.lower())
+    are_scores = column.kind == "number" and not column.are_running and column.distinct > 1
+    return are_scores and not set(words).isdisjoint(VERDICTS.split())
 
 
 def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
