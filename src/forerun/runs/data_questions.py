@@ -274,7 +274,8 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
         example = str(next(row[unused.name] for row in rows if row.get(unused.name)))[:40]
         values = f"its values, such as {example!r}, are no classes"
         other = (
-            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists"
+            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists "
+            "(Label Studio writes it: export as CSV or JSON-MIN)"
         )
         if unused.kind == "text":
             values = f"{unused.distinct:,} of its {unused.values:,} values differ (such as {example!r})"

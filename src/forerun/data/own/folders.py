@@ -35,6 +35,8 @@ NO_TEXTS = (
     ".webm", ".woff", ".woff2", ".ttf", ".css", ".js", ".map",
 )  # fmt: skip
 """Files that lie beside texts and are left out: pictures, sound, and what pages are drawn with."""
+COMPILED = (".pyc", ".pyo", ".pyd", ".so", ".o", ".a", ".dll", ".dylib", ".exe", ".class", ".jar", ".wasm")
+"""Files that lie beside code and are left out."""
 NO_LABELS = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 """Names of folders whose texts have no label, as of aclImdb."""
 MOSTLY = 0.9
@@ -67,15 +69,14 @@ def plan_folder(folder: Path) -> FolderPlan:
     files = [path for path in files if not (path.parent == folder and ABOUT.fullmatch(path.name))]
     if not files:
         raise BadData(f"data.source: {folder} must hold files; found none. Check the path.")
-    if all(path.name.lower().endswith(NO_TEXTS) for path in files):
+    if all(path.name.lower().endswith((*NO_TEXTS, *COMPILED)) for path in files):
         raise BadData(
             f"data.source: {folder} must hold texts or tables; found {len(files):,} files such as {files[0].name}: "
             f"pictures, sound, or parts of pages. Name another folder."
         )
-    beside: list[Path] = []
-    if any(path.name.lower().endswith(PROSE) for path in files):
-        beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
-        files = [path for path in files if path not in set(beside)]
+    out = (*COMPILED, *NO_TEXTS) if any(path.name.lower().endswith(PROSE) for path in files) else COMPILED
+    beside = [path for path in files if path.name.lower().endswith(out)]
+    files = [path for path in files if path not in set(beside)]
     if aligned_files(files):
         return FolderPlan("translations", tuple(files), tuple(beside))
     if is_collection(files):

@@ -43,3 +43,14 @@ def test_without_a_training_table_none_is_left_out(competition):
     (competition / "train.csv").rename(competition / "all.csv")
     with pytest.raises(BadData, match="tables of one folder have the same columns"):
         list(read_own_rows(str(competition)))
+
+
+def test_compiled_files_beside_code_are_left_out_and_named(tmp_path):
+    for name in ("pkg/a.py", "pkg/sub/b.py", "web/c.js"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"the code of {name}\n")
+    (tmp_path / "pkg" / "__pycache__").mkdir()
+    (tmp_path / "pkg" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"\xcb\r\r\n\0")
+    rows = list(read_own_rows(str(tmp_path)))
+    assert [row["file"] for row in rows] == ["pkg/a.py", "pkg/sub/b.py", "web/c.js"]
+    assert row_meaning(str(tmp_path)) == "a file (3 files; left out: 1, such as pkg/__pycache__/a.cpython-311.pyc)"

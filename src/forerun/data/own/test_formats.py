@@ -209,3 +209,14 @@ def test_what_stands_alone_beside_a_text_is_its_label_by_default(name, more, fir
 
 def test_a_stated_workload_is_not_overruled_by_a_column():
     assert recognise(two_columns("stars_good", ["yes", "no"] * 30), workload="causal-lm")[0].format == "text"
+
+
+def test_a_preference_as_openai_has_it():
+    row = {
+        "input": {"messages": [{"role": "user", "content": "Hi"}], "tools": [], "parallel_tool_calls": True},
+        "preferred_output": [{"role": "assistant", "content": "Hello"}],
+        "non_preferred_output": [{"role": "assistant", "content": "No"}],
+    }
+    layout = layout_of(DataSettings(source="x"), [row] * 3)
+    record = canonical_row(row, layout, "x")
+    assert [turn.content for turn in (*record.prompt, *record.better, *record.worse)] == ["Hi", "Hello", "No"]
