@@ -68,6 +68,7 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     kind = text_file_kind(path) if is_text else ""
     questions = [_of_lines(kind)] if kind in ASKED_LINES else []
     is_table = kind == "table" or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
+    is_table = is_table and not is_tagged_lines(path)
     repeat = name_among_values(path) if is_table else None
     sentence = text_as_name(path) if is_table and repeat is None else ""
     if repeat is not None:

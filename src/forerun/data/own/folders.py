@@ -82,6 +82,8 @@ def plan_folder(folder: Path) -> FolderPlan:
     if is_collection(files):
         return FolderPlan("collection", tuple(files), tuple(beside))
     tables = [path for path in files if table_kind(path)]
+    if tables and all(map(is_tagged_lines, files)):
+        return FolderPlan("sentences", tuple(files), tuple(beside))
     if tables and len(tables) < len(files):
         other = next(path for path in files if not table_kind(path))
         raise BadData(

@@ -10,7 +10,7 @@ from forerun.settings.schema import DataFormat
 
 EXACT, ALIAS, VALUES = 3, 2, 1
 ALIASES: dict[str, tuple[str, ...]] = {
-    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
+    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "utt", "post", "message",
              "document", "article", "excerpt", "description", "abstract", "question", "query", "title", "code",
              "story", "data.text"),
     "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),

@@ -150,10 +150,10 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
     require_data(path)
     if path.is_dir():
         yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs, header)
-    elif table_kind(path):
-        yield from _table(path, repairs, header)
     elif is_tagged_lines(path):
         yield from tagged_line_rows(path, repairs)
+    elif table_kind(path):
+        yield from _table(path, repairs, header)
     elif is_text_file(path):
         kind = text_file_kind(path, header)
         is_table = kind == "table"

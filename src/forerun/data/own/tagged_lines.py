@@ -3,11 +3,13 @@
     EU      NNP  B-NP  B-ORG        the first field is the word, the last its tag; tabs or blanks between them
     rejects VBZ  B-VP  O
 
-Lines that begin with `-DOCSTART-` are none. Known by the name: `.conll`, `.bio`, `.iob`, `.iob2`, perhaps packed.
+Lines that begin with `-DOCSTART-` are none. Known by the name: `.conll`, `.bio`, `.iob`, `.iob2`, perhaps packed;
+a `.tsv` by its lines.
 CoNLL-U (`.conllu`) has ten columns with the tags in the middle, and is not read.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from forerun.data.own.columns import Row
@@ -16,6 +18,8 @@ from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import TextLines
 
 ENDINGS = (".conll", ".bio", ".iob", ".iob2")
+TABS = ".tsv"
+LINES_LOOKED_AT = 200
 DOCUMENT = "-DOCSTART-"
 TAG_STARTS = ("B-", "I-", "E-", "S-", "L-", "U-")
 SHARE = 0.9
@@ -23,8 +27,14 @@ SHARE = 0.9
 
 
 def is_tagged_lines(path: Path) -> bool:
-    """Whether the name says so."""
-    return plain_name(path).endswith(ENDINGS)
+    """Whether the name says so, or the first lines of a `.tsv`, with a blank line among them."""
+    name = plain_name(path)
+    return name.endswith(ENDINGS) or (name.endswith(TABS) and path.is_file() and _has_sentences(path))
+
+
+def _has_sentences(path: Path) -> bool:
+    lines = list(islice(TextLines(path, Repairs(("encoding",))), LINES_LOOKED_AT))
+    return looks_tagged(lines) and any(not line.strip() for line in lines[:-1])
 
 
 def tagged_line_rows(path: Path, repairs: Repairs) -> Iterator[Row]:

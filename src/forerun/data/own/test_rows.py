@@ -383,3 +383,11 @@ def test_lines_of_comments_before_a_table_are_left_out_and_counted(tmp_path):
     path.write_text("# x\na;b\n1;2;3\n")
     with pytest.raises(BadData, match="line 3: has 2 fields, as the header; found 3"):
         list(read_own_rows(str(path)))
+
+
+def test_a_first_line_that_is_a_row_is_counted_once(tmp_path):
+    (tmp_path / "a.csv").write_bytes("é one,a\né two,b\n".encode("latin-1"))
+    repairs = Repairs(("encoding",))
+    rows = list(read_own_rows(str(tmp_path / "a.csv"), repairs=repairs, fields={"header": "none"}))
+    assert [row["column_1"] for row in rows] == ["é one", "é two"]
+    assert repairs.counts["encoding"] == 2

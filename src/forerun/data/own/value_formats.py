@@ -28,6 +28,10 @@ LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
 MANY_FLAGS = 3
 """Columns of yes and no that are the labels of a text beside them; fewer may say other things of it."""
+LABEL_WORDS = (
+    "label labels class category categories sentiment intent topic topics emotion emotions stars rating polarity"
+)
+"""Words at the end of names of labels."""
 EVEN_SHARE = 0.9
 """Share of rows that must have a tag for each word."""
 
@@ -194,8 +198,9 @@ def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -
 
 
 def is_named_label(name: str) -> bool:
-    """Whether a column has a usual name of labels."""
-    return name.lower() in ALIASES["label"]
+    """Whether a column has a usual name of labels, or one that ends in such a word: `airline_sentiment`."""
+    *before, last = re.split(r"[\W_]+", name.lower())
+    return name.lower() in ALIASES["label"] or (bool(before) and last in LABEL_WORDS.split())
 
 
 def have_tag_each(rows: Sequence[Row], words: str, tags: str) -> bool:
