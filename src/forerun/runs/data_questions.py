@@ -29,7 +29,7 @@ VERDICTS = (
 )
 """Words in names of columns that say how good an answer is."""
 ASKED_LINES = {
-    "table": "all lines have as many tabs. Are they rows of a table?",
+    "table": "all lines have as many fields between tabs, semicolons or bars. Are they rows of a table?",
     "sentences": "lines look like words with their tags, blank lines between sentences. Are they?",
 }
 """Kind of a file of text that could be text alone → what is asked."""

@@ -84,3 +84,17 @@ def test_words_with_tags_and_blank_lines_are_sentences(write):
     assert len(list(read_own_rows(path, fields={"header": "plain"}))) == 3
     _, (question,) = header_of(path)
     assert question.others == ("workload: causal-lm, format: text, fields: {header: plain, text: text}",)
+
+
+@pytest.mark.parametrize("mark", [";", "|"])
+def test_lines_that_end_in_a_label_are_a_table(write, mark):
+    text = "".join(f"i feel so {n}{',' * (n % 3 > 1)} and more{mark}{'joy' if n % 2 else 'fear'}\n" for n in range(30))
+    path = write("train.txt", text)
+    assert rows(path, fields={"header": "none"})[1] == {"column_1": "i feel so 1 and more", "column_2": "joy"}
+    fields, (lines, first_line) = header_of(path)
+    assert fields == {"header": "none"}
+    assert lines.text.startswith("all lines have as many fields")
+    assert "does the first line name the columns" in first_line.text
+    assert len(rows(path, fields={"header": PLAIN})) == 30
+    path = write("other.txt", "".join(f"i feel {n}{mark} and more of it, {n * n}\n" for n in range(30)))
+    assert rows(path)[0] == {"text": f"i feel 0{mark} and more of it, 0"}

@@ -29,6 +29,9 @@ LABEL = "__label__"
 BETWEEN_LABELS = "|"
 PLAIN = "plain"
 """`data.fields.header: plain` says that lines with tabs are text and no table."""
+OTHER_MARKS = (";", "|")
+FEW = 20
+"""Lines below which it says nothing that a field comes again."""
 JSON_STARTS = (b"{", b"[")
 TextFileKind = Literal["labelled lines", "table", "sentences", "paragraphs", "lines"]
 
@@ -49,7 +52,7 @@ def text_file_kind(path: Path, header: str | None = None) -> TextFileKind:
     first = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if any(not line.strip() for line in lines[first:last]):
         return "sentences" if header != PLAIN and looks_tagged(full[:LINES_FOR_TAGS]) else "paragraphs"
-    return "table" if header != PLAIN and _are_fields(full) and delimiter_of(path) == "\t" else "lines"
+    return "table" if header != PLAIN and _are_rows(full, delimiter_of(path)) else "lines"
 
 
 def text_lines_rows(path: Path, kind: TextFileKind, repairs: Repairs) -> Iterator[Row]:
@@ -89,10 +92,17 @@ def _labelled_lines(path: Path, repairs: Repairs) -> Iterator[Row]:
             repairs.allow("ragged-rows", f"{path}, line {lines.number}", rule)
 
 
-def _are_fields(lines: Sequence[str]) -> bool:
-    """Whether all lines have as many fields between tabs, and something in the first."""
-    rows = [line.rstrip("\r\n").split("\t") for line in lines]
-    return len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) and row[0].strip() for row in rows)
+def _are_rows(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether all lines have as many fields, and something in the first.
+
+    Between tabs, or between semicolons or bars with a label at an end: `i feel fine;joy`.
+    """
+    rows = [line.rstrip("\r\n").split(delimiter) for line in lines]
+    are_even = len(rows) > 1 and len(rows[0]) > 1 and all(len(r) == len(rows[0]) and r[0].strip() for r in rows)
+    if not are_even or delimiter == "\t":
+        return are_even
+    labels = min(len({row[place] for row in rows}) for place in (0, -1))
+    return delimiter in OTHER_MARKS and len(rows) >= FEW and labels <= len(rows) // 2
 
 
 def _begins_as_json(path: Path) -> bool:
