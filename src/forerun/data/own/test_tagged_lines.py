@@ -41,3 +41,9 @@ def test_a_table_of_tabs_with_words_tags_and_blank_lines_is_sentences(tmp_path):
     assert [row["split"] for row in read_own_rows(str(tmp_path))] == ["test", "test", "train", "train"]
     path.write_text("Word\tTag\nbreast\tB-Disease\ncancer\tI-Disease\n")
     assert list(read_own_rows(str(path)))[0] == {"Word": "breast", "Tag": "B-Disease"}
+
+
+def test_words_without_tags_are_sentences_to_be_answered(tmp_path):
+    path = tmp_path / "new.conll"
+    path.write_text("-DOCSTART- -X- O\n\nPeter\ncame\n\nYes\n")
+    assert list(read_own_rows(str(path))) == [{"tokens": ["Peter", "came"]}, {"tokens": ["Yes"]}]
