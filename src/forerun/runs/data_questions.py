@@ -22,6 +22,7 @@ from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+CHOICES = ("choices", "options", "endings", "candidates", "answer_choices", "multiple_choice_targets")
 CHATS = ("messages", "conversations")
 VERDICTS = (
     "label score scores rating ratings stars grade quality reward helpfulness correctness coherence harmlessness "
@@ -110,7 +111,7 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     if best.format in CHATS:
         return _of_verdicts(best, columns)
     if best.format in ("prompt-completion", "alpaca"):
-        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns)]
+        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns), *_of_choices(best, columns)]
     if best.format != "text":
         return []
     texts = [text for row in rows[:SHOWN] if isinstance(text := row.get(best.fields["text"]), str)]
@@ -254,6 +255,16 @@ def _of_partial(folder: Path) -> list[DataQuestion]:
     text = f"{len(plan.left_out):,} tables ({names}) lack columns that {trained} has. Are they to be left out?"
     other = "add those columns to them, or name one file in data.source, and others in data.validation and data.test"
     return [DataQuestion("data.source", text, "they are; forerun predict answers their rows", (other,))]
+
+
+def _of_choices(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Answers to choose from, in a column that no part of a question and an answer is."""
+    column = next((c for c in columns.values() if c.name.lower() in CHOICES and c.kind != "empty"), None)
+    if column is None or column.name in best.fields.values():
+        return []
+    text = f"are questions to be asked without their choices? The column {column.name!r} holds some."
+    other = "with them: write them into the question, and the right one as the answer"
+    return [DataQuestion("data.format", text, "without", (other,))]
 
 
 def _of_folders(folder: Path) -> list[DataQuestion]:

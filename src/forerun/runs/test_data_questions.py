@@ -109,6 +109,13 @@ def test_chats_of_which_some_are_bad_are_asked():
     assert question.others[0].startswith("only good ones")
 
 
+def test_choices_that_are_left_out_are_asked_about():
+    rows = [{"question": text, "choices": [text[:9], text[9:]], "answer": n % 4} for n, text in enumerate(TEXTS)]
+    (question,) = questions(rows)
+    assert "The column 'choices' holds some." in question.text
+    assert question.default == "without"
+
+
 def test_lines_of_words_and_tags_are_asked():
     (question,) = questions([{"text": f"word{n} O\nname B-PER"} for n in range(40)])
     assert "tags: name the file" in question.others[0]

@@ -220,3 +220,13 @@ def test_a_preference_as_openai_has_it():
     layout = layout_of(DataSettings(source="x"), [row] * 3)
     record = canonical_row(row, layout, "x")
     assert [turn.content for turn in (*record.prompt, *record.better, *record.worse)] == ["Hi", "Hello", "No"]
+
+
+def test_a_question_that_is_answered_by_yes_or_no_is_labelled():
+    rows = [
+        {"question": f"is thing {n} good", "answer": n % 2 == 0, "passage": f"words about {n} " * 9} for n in range(40)
+    ]
+    best = recognise(rows)[0]
+    assert best.fields == {"text": "question", "pair": "passage", "label": "answer"}
+    rows = [{"question": f"what is {n} and 2", "answer": n + 2} for n in range(40)]
+    assert recognise(rows)[0].format == "prompt-completion"
