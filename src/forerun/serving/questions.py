@@ -55,10 +55,10 @@ def require_columns(rows: Sequence[Mapping[str, Any]], facts: TaskFacts, source:
     Raises:
         BadData: none has one of them.
     """
-    asked = [
+    parts = [
         part for part in PARTS[cast(DataFormat, facts.format)].required if part not in ANSWERS.get(facts.format, ())
     ]
-    for part in asked:
+    for part in parts:
         column = facts.fields[part]
         if column not in rows[0] and all(value_at(row, column) is None for row in rows):
             raise BadData(
