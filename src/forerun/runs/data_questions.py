@@ -118,7 +118,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     if looks_tagged(texts):
         text = "lines look like words with their tags. Are they text all the same?"
         return [DataQuestion("workload", text, "text", ("tags: name the file ….conll, and ask forerun init again",))]
-    return _of_labels(best, rows, columns) if best.is_certain else []
+    own = best.fields["text"]
+    return _of_labels(best, rows, columns) if best.is_certain else _of_unread(own, rows, columns)
 
 
 def _are_words(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column]) -> bool:

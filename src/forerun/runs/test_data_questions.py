@@ -116,6 +116,12 @@ def test_choices_that_are_left_out_are_asked_about():
     assert question.default == "without"
 
 
+def test_lists_beside_a_text_of_unknown_name_are_asked_about():
+    rows = [{"prompt": text, "completions": [text, text[::-1]], "labels": [True, False]} for text in TEXTS]
+    (question,) = questions(rows)
+    assert question.text.startswith("shall the column 'completions' not be learned?")
+
+
 def test_lines_of_words_and_tags_are_asked():
     (question,) = questions([{"text": f"word{n} O\nname B-PER"} for n in range(40)])
     assert "tags: name the file" in question.others[0]
