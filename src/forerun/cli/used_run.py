@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from forerun.cli.options import ledger_url
+from forerun.data.own.packed_files import plain_name
 from forerun.errors import BadData, InvalidSettings, RunNotFound
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def rows_file(file: str, trained_on: str | None) -> Iterator[str]:
             first = copy.read(4096).lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
         if not first:
             raise BadData("FILE: - reads rows from the input; nothing came. Pipe rows into it, or name a file.")
-        ending = Path(trained_on or "").name.removesuffix(".gz").rpartition(".")[2]
+        ending = plain_name(Path(trained_on or "")).rpartition(".")[2]
         ending = f".{ending}" if f".{ending}" in PIPED_ENDINGS else ".csv"
         named = path.with_suffix({b"{": ".jsonl", b"[": ".json"}.get(first, ending))
         path.rename(named)

@@ -1,5 +1,6 @@
 """What only the owner of data knows besides the format: does the first line name columns, are folders labels?"""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,19 +9,31 @@ from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, text_as_name
 from forerun.data.own.file_heads import require_data
-from forerun.data.own.folders import folder_label, plan_folder, table_kind
+from forerun.data.own.folders import folder_label, plan_folder, split_of_name, table_kind
 from forerun.data.own.format_parts import ALIASES, PARTS, Proposal
 from forerun.data.own.formats import are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
 from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
 from forerun.data.own.row_kinds import REASONING
-from forerun.data.own.rows import NO_ID
-from forerun.data.own.tagged_lines import looks_tagged
+from forerun.data.own.rows import NO_ID, plan_of
+from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.data.own.value_formats import are_tags, labelled_by_values, with_pair
 
 ANNOTATIONS = ("entities", "spans", "annotations", "annotation")
+CHOICES = ("choices", "options", "endings", "candidates", "answer_choices", "multiple_choice_targets")
+CHATS = ("messages", "conversations")
+VERDICTS = (
+    "label score scores rating ratings stars grade quality reward helpfulness correctness coherence harmlessness "
+    "correct passed accepted vote votes upvotes feedback thumbs"
+)
+"""Words in names of columns that say how good an answer is."""
+ASKED_LINES = {
+    "table": "all lines have as many fields between tabs, semicolons or bars. Are they rows of a table?",
+    "sentences": "lines look like words with their tags, blank lines between sentences. Are they?",
+}
+"""Kind of a file of text that could be text alone → what is asked."""
 REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
@@ -44,16 +57,19 @@ class DataQuestion:
 def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     """What `data.fields` says of the first line of a table, and what is to be asked of it.
 
-    That it is a row, where it seems one; and that lines of a file of text are rows, where all have as many tabs.
+    That it is a row, where it seems one; and that lines of a file of text are rows, or words with tags, where they seem
+    to be.
 
     Raises:
         BadData: the file is another thing than its name says.
     """
     path = Path(source)
     require_data(path)
-    is_text = path.is_file() and not table_kind(path) and is_text_file(path) and text_file_kind(path) == "table"
-    questions = [_of_tabs()] if is_text else []
-    is_table = is_text or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
+    is_text = path.is_file() and not table_kind(path) and not is_tagged_lines(path) and is_text_file(path)
+    kind = text_file_kind(path) if is_text else ""
+    questions = [_of_lines(kind)] if kind in ASKED_LINES else []
+    is_table = kind == "table" or (path.is_file() and table_kind(path) in (".csv", ".tsv"))
+    is_table = is_table and not is_tagged_lines(path)
     repeat = name_among_values(path) if is_table else None
     sentence = text_as_name(path) if is_table and repeat is None else ""
     if repeat is not None:
@@ -68,8 +84,8 @@ def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
     return {"header": NO_HEADER}, [*questions, question]
 
 
-def _of_tabs() -> DataQuestion:
-    text = "all lines have as many tabs. Are they rows of a table?"
+def _of_lines(kind: str) -> DataQuestion:
+    text = ASKED_LINES[kind]
     return DataQuestion(
         "data.fields",
         text,
@@ -82,7 +98,9 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
     """What the rows could be besides, where names of files, folders or columns say so."""
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path) and best.format == "labelled":
-        return _of_folders(path)
+        return [*_of_partial(path), *_of_folders(path)]
+    if path.is_dir() and not is_arrow_folder(path) and (partial := _of_partial(path)):
+        return partial
     columns = columns_of(rows)
     if best.format == "labelled" and _are_words(best, rows, columns):
         text = f"each row is a word of {best.fields['text']} and its tag. Are words to be labelled one by one?"
@@ -90,15 +108,18 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
+    if best.format in CHATS:
+        return _of_verdicts(best, columns)
     if best.format in ("prompt-completion", "alpaca"):
-        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns)]
+        return [*_of_verdicts(best, columns), *_of_reasoning(best, columns), *_of_choices(best, columns)]
     if best.format != "text":
         return []
     texts = [text for row in rows[:SHOWN] if isinstance(text := row.get(best.fields["text"]), str)]
     if looks_tagged(texts):
         text = "lines look like words with their tags. Are they text all the same?"
         return [DataQuestion("workload", text, "text", ("tags: name the file ….conll, and ask forerun init again",))]
-    return _of_labels(best, rows, columns) if best.is_certain else []
+    own = best.fields["text"]
+    return _of_labels(best, rows, columns) if best.is_certain else _of_unread(own, rows, columns)
 
 
 def _are_words(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column]) -> bool:
@@ -188,16 +209,30 @@ def _of_another_text(best: Proposal, columns: Mapping[str, Column]) -> list[Data
 
 
 def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
-    """Answers of which a column says whether they are good, as TRL's KTO has them."""
-    column = next((c for c in columns.values() if c.are_flags and c.name.lower() == "label"), None)
-    if column is None or column.distinct < 2:
+    """Answers of which a column says how good they are, as TRL's KTO and HelpSteer have them."""
+    column = next((c for c in columns.values() if _is_verdict(c) and c.name not in best.fields.values()), None)
+    if column is None:
         return []
-    text = f"are all answers to be learned? The column {column.name!r} says yes of some and no of others."
-    other = "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
-    asks, answers = (best.fields[part] for part in PARTS[best.format].required)
-    judged = f"text: {asks}, pair: {answers}, label: {column.name}"
-    judge = f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}"
-    return [DataQuestion("data.format", text, "all", (other, judge))]
+    says = "says yes of some and no of others" if column.are_flags else "has a number for each"
+    text = f"are all answers to be learned? The column {column.name!r} {says}."
+    others = [
+        "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
+    ]
+    asks, *answers = (best.fields[part] for part in PARTS[best.format].required)
+    if answers and columns[asks].kind == columns[answers[0]].kind == "text":
+        judged = f"text: {asks}, pair: {answers[0]}, label: {column.name}"
+        kind = "" if column.are_flags else ", labels: number"
+        others.append(
+            f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}{kind}"
+        )
+    return [DataQuestion("data.format", text, "all", tuple(others))]
+
+
+def _is_verdict(column: Column) -> bool:
+    """Whether a column says how good something is: yes and no, or numbers that come again, under a name for that."""
+    words = re.split(r"[\W_]+", column.name.lower())
+    are_scores = column.kind == "number" and not column.are_running and column.distinct > 1
+    return are_scores and not set(words).isdisjoint(VERDICTS.split())
 
 
 def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
@@ -208,6 +243,28 @@ def _of_reasoning(best: Proposal, columns: Mapping[str, Column]) -> list[DataQue
         return []
     text = f"are answers to be learned without their reasoning? The column {column.name!r} holds some."
     other = "with it: give messages, whose answers have a field reasoning_content, or write it into the answers"
+    return [DataQuestion("data.format", text, "without", (other,))]
+
+
+def _of_partial(folder: Path) -> list[DataQuestion]:
+    """Tables of a folder that have only some of the columns to train on."""
+    plan = plan_of(folder)
+    if plan.kind != "tables" or not plan.left_out:
+        return []
+    names = ", ".join(path.name for path in plan.left_out[:SHOWN])
+    trained = next(path.name for path in plan.files if split_of_name(path) == "train")
+    text = f"{len(plan.left_out):,} tables ({names}) lack columns that {trained} has. Are they to be left out?"
+    other = "add those columns to them, or name one file in data.source, and others in data.validation and data.test"
+    return [DataQuestion("data.source", text, "they are; forerun predict answers their rows", (other,))]
+
+
+def _of_choices(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Answers to choose from, in a column that no part of a question and an answer is."""
+    column = next((c for c in columns.values() if c.name.lower() in CHOICES and c.kind != "empty"), None)
+    if column is None or column.name in best.fields.values():
+        return []
+    text = f"are questions to be asked without their choices? The column {column.name!r} holds some."
+    other = "with them: write them into the question, and the right one as the answer"
     return [DataQuestion("data.format", text, "without", (other,))]
 
 
@@ -230,7 +287,8 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
         example = str(next(row[unused.name] for row in rows if row.get(unused.name)))[:40]
         values = f"its values, such as {example!r}, are no classes"
         other = (
-            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists"
+            "places in a text are read as a list of [start, end, label], classes as a column of their names or lists "
+            "(Label Studio writes it: export as CSV or JSON-MIN)"
         )
         if unused.kind == "text":
             values = f"{unused.distinct:,} of its {unused.values:,} values differ (such as {example!r})"

@@ -89,6 +89,39 @@ def test_answers_of_which_some_are_bad_are_asked():
     assert question.others[1].endswith("fields: {text: instruction, pair: output, label: label}")
 
 
+def test_answers_with_a_score_are_asked():
+    rows = [{"prompt": text, "response": text[::-1], "helpfulness": n % 5, "seed": n} for n, text in enumerate(TEXTS)]
+    (question,) = questions(rows)
+    assert "The column 'helpfulness' has a number for each." in question.text
+    assert question.others[1].endswith("fields: {text: prompt, pair: response, label: helpfulness}, labels: number")
+    assert (
+        questions([{"prompt": row["prompt"], "response": row["response"], "seed": row["seed"]} for row in rows]) == []
+    )
+
+
+def test_chats_of_which_some_are_bad_are_asked():
+    rows = [
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}], "label": n % 2 == 0}
+        for n, text in enumerate(TEXTS)
+    ]
+    (question,) = questions(rows)
+    assert "The column 'label' says yes of some and no of others." in question.text
+    assert question.others[0].startswith("only good ones")
+
+
+def test_choices_that_are_left_out_are_asked_about():
+    rows = [{"question": text, "choices": [text[:9], text[9:]], "answer": n % 4} for n, text in enumerate(TEXTS)]
+    (question,) = questions(rows)
+    assert "The column 'choices' holds some." in question.text
+    assert question.default == "without"
+
+
+def test_lists_beside_a_text_of_unknown_name_are_asked_about():
+    rows = [{"prompt": text, "completions": [text, text[::-1]], "labels": [True, False]} for text in TEXTS]
+    (question,) = questions(rows)
+    assert question.text.startswith("shall the column 'completions' not be learned?")
+
+
 def test_lines_of_words_and_tags_are_asked():
     (question,) = questions([{"text": f"word{n} O\nname B-PER"} for n in range(40)])
     assert "tags: name the file" in question.others[0]

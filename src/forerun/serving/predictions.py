@@ -20,7 +20,7 @@ from forerun.errors import BadData, FilesNotWritten, InvalidSettings
 from forerun.own.trained import TrainedModel
 from forerun.records import Record
 from forerun.serving.hidden_words import likeliest
-from forerun.serving.questions import Question, question_of
+from forerun.serving.questions import Question, question_of, require_columns
 from forerun.serving.row_model import KINDS, RowModel
 from forerun.serving.writing import Sampling, Writer, writer_of
 from forerun.settings.schema import Repair
@@ -137,6 +137,8 @@ def _answered(
     keys: list[str] = []
     early: list[Row] = []  # rows before the first answer, by which columns are known
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):
+        if chunk[0][0] == 1:
+            require_columns([row for _, row in chunk], trained.facts, source)
         questions = [question_of(row, trained.facts, f"{source}, row {number}", repairs) for number, row in chunk]
         _require_masks(trained, questions, source, chunk[0][0])
         texts = [question for question in questions if question is not None]

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from forerun.data.own.canonical import checked_row
 from forerun.data.own.columns import value_at
+from forerun.data.own.format_parts import PARTS
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import (
@@ -46,6 +47,24 @@ class Question:
     messages: tuple[Turn, ...] = ()
     tools: str = ""
     """JSON of the tools that may be called; empty where none are described."""
+
+
+def require_columns(rows: Sequence[Mapping[str, Any]], facts: TaskFacts, source: str) -> None:
+    """Check that some of the first rows of a file have the columns that the model reads.
+
+    Raises:
+        BadData: none has one of them.
+    """
+    parts = [
+        part for part in PARTS[cast(DataFormat, facts.format)].required if part not in ANSWERS.get(facts.format, ())
+    ]
+    for part in parts:
+        column = facts.fields[part]
+        if column not in rows[0] and all(value_at(row, column) is None for row in rows):
+            raise BadData(
+                f"{source}: a column {column!r}, which the model reads ({part}), as in training; found "
+                f"{', '.join(map(repr, rows[0]))}. Rename the column."
+            )
 
 
 def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: Repairs) -> Question | None:

@@ -1,11 +1,12 @@
 import json
+import re
 
 import pytest
 
 from forerun.data.own.repairs import Repairs
 from forerun.errors import BadData
 from forerun.own.facts import TaskFacts
-from forerun.serving.questions import question_of
+from forerun.serving.questions import question_of, require_columns
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather", "arguments": "{}"}}]}
 ROW = {"messages": [{"role": "user", "content": "Is it warm?"}, CALL, {"role": "tool", "content": "30"}]}
@@ -59,3 +60,14 @@ def test_a_text_with_places_is_asked_by_its_words():
     question = question_of(asked, spans, "row 1", Repairs())
     assert (question.text, question.words) == ("To Paris.", ("To", "Paris", "."))
     assert question_of({**asked, "annotations": [[0, 99, "X"]]}, spans, "row 1", Repairs()) == question
+
+
+def test_a_file_without_a_column_of_the_training_rows_is_told_its_own_columns():
+    labelled = facts(format="labelled", fields={"text": "body", "pair": "title", "label": "rude + long"})
+    with pytest.raises(BadData, match=re.escape("new.csv: a column 'body', which the model reads (text), as in train")):
+        require_columns([{"id": 1, "review": "words"}], labelled, "new.csv")
+    require_columns([{"id": 1}, {"body": "words"}], labelled, "new.csv")
+    inner = facts(format="spans", fields={"text": "data.text", "spans": "annotations"})
+    require_columns([{"data": {"text": "words"}}], inner, "new.json")
+    with pytest.raises(BadData, match=re.escape("found 'text'. Rename the column")):
+        require_columns([{"text": "words"}], inner, "new.json")

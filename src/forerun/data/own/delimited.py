@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from forerun.data.own.columns import Row
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import LONGEST_LINE, TextLines
 from forerun.errors import BadData
@@ -38,7 +39,7 @@ csv.field_size_limit(LONGEST_LINE)
 
 def delimiter_of(path: Path) -> str:
     """The delimiter that cuts the first rows into the same number of fields, most of them; a comma where none does."""
-    if ".tsv" in path.name.lower():
+    if plain_name(path).endswith(".tsv"):
         return "\t"
     lines = _first_lines(path, SNIFFED)
     if lines and _is_mark(lines[0]):
@@ -100,20 +101,21 @@ def delimited_rows(path: Path, repairs: Repairs, header: str | None = None) -> I
     delimiter, before = delimiter_of(path), comment_lines(path) + _is_mark(next(iter(_first_lines(path, 1)), ""))
     quoting = _quoting(path, delimiter, before)
 
-    def open_rows() -> tuple[TextLines, Iterator[list[str]]]:
+    def open_rows(repairs: Repairs) -> tuple[TextLines, Iterator[list[str]]]:
         lines = TextLines(path, repairs)
         return lines, csv.reader(islice(lines, before, None), delimiter=delimiter, quoting=quoting, strict=True)
 
     if header is None:
         _require_names(path)
-    lines, rows = open_rows()
+    is_named = header != NO_HEADER
+    lines, rows = open_rows(repairs if is_named else Repairs(("encoding",)))
     try:
         header_cells = next(rows, [])
     except csv.Error as error:
         raise _unreadable(path, lines.number, error) from error
     names = _names(path, header_cells, header, before + 1)
-    if header == NO_HEADER:
-        lines, rows = open_rows()  # from the first line again, which is a row
+    if not is_named:
+        lines, rows = open_rows(repairs)  # from the first line again, which is a row
     while True:
         start, line = lines.position, lines.number + 1
         try:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from forerun.data.own.text_lines import is_gzipped, open_bytes
+from forerun.data.own.packed_files import is_packed, plain_name
+from forerun.data.own.text_lines import open_bytes
 from forerun.errors import BadData
 
 HEAD = 64
@@ -31,7 +32,9 @@ def require_data(path: Path) -> None:
         return
     if not path.is_file():
         raise BadData(f"{path}: must be a file, which is read more than once; found a pipe or a device. Write a file.")
-    if is_gzipped(path):
+    if is_packed(path):
+        if plain_name(path).endswith(".parquet"):
+            raise BadData(f"{path}: Parquet is packed inside already; found it packed again. Unpack it.")
         return
     with open_bytes(path) as file:
         head = file.read(HEAD)

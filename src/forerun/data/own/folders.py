@@ -2,6 +2,7 @@
 
 data/train.csv, data/test.csv          tables; a name that begins with a split gives its rows `split`
 data/train-00000-of-00002.parquet …    the same in pieces, in order of their names
+data/test.csv, data/submission.csv     left out where they have only some of the columns of train.csv
 data/pos/1.txt, data/neg/2.txt         labelled texts: the folder's name is the label
 data/train/pos/1.txt …                 and the split above it; a folder `unsup` has texts without a label
 data/train.en, data/train.de            a text and its translation, line by line (`linked_files.py`)
@@ -12,14 +13,15 @@ data/a.txt, data/b/c.md                documents
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from forerun.data.own.columns import SPLIT_WORDS, Row
 from forerun.data.own.linked_files import aligned_files, is_collection
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import is_tagged_lines, looks_tagged
 from forerun.data.own.text_lines import TextLines, decoded, open_bytes
@@ -33,6 +35,8 @@ NO_TEXTS = (
     ".webm", ".woff", ".woff2", ".ttf", ".css", ".js", ".map",
 )  # fmt: skip
 """Files that lie beside texts and are left out: pictures, sound, and what pages are drawn with."""
+COMPILED = (".pyc", ".pyo", ".pyd", ".so", ".o", ".a", ".dll", ".dylib", ".exe", ".class", ".jar", ".wasm")
+"""Files that lie beside code and are left out."""
 NO_LABELS = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 """Names of folders whose texts have no label, as of aclImdb."""
 MOSTLY = 0.9
@@ -49,8 +53,8 @@ class FolderPlan:
     kind: Literal["tables", "translations", "collection", "sentences", "labels", "documents"]
     files: tuple[Path, ...]
     left_out: tuple[Path, ...] = ()
-    """Files beside texts that are none, files beside the folders of classes, and links to folders, which are not
-    followed."""
+    """Files beside texts that are none, files beside the folders of classes, tables that lack columns of those to train
+    on, and links to folders, which are not followed."""
 
 
 def plan_folder(folder: Path) -> FolderPlan:
@@ -65,20 +69,21 @@ def plan_folder(folder: Path) -> FolderPlan:
     files = [path for path in files if not (path.parent == folder and ABOUT.fullmatch(path.name))]
     if not files:
         raise BadData(f"data.source: {folder} must hold files; found none. Check the path.")
-    if all(path.name.lower().endswith(NO_TEXTS) for path in files):
+    if all(path.name.lower().endswith((*NO_TEXTS, *COMPILED)) for path in files):
         raise BadData(
             f"data.source: {folder} must hold texts or tables; found {len(files):,} files such as {files[0].name}: "
             f"pictures, sound, or parts of pages. Name another folder."
         )
-    beside: list[Path] = []
-    if any(path.name.lower().endswith(PROSE) for path in files):
-        beside = [path for path in files if path.name.lower().endswith(NO_TEXTS)]
-        files = [path for path in files if path not in set(beside)]
+    out = (*COMPILED, *NO_TEXTS) if any(path.name.lower().endswith(PROSE) for path in files) else COMPILED
+    beside = [path for path in files if path.name.lower().endswith(out)]
+    files = [path for path in files if path not in set(beside)]
     if aligned_files(files):
         return FolderPlan("translations", tuple(files), tuple(beside))
     if is_collection(files):
         return FolderPlan("collection", tuple(files), tuple(beside))
     tables = [path for path in files if table_kind(path)]
+    if tables and all(map(is_tagged_lines, files)):
+        return FolderPlan("sentences", tuple(files), tuple(beside))
     if tables and len(tables) < len(files):
         other = next(path for path in files if not table_kind(path))
         raise BadData(
@@ -126,9 +131,21 @@ def split_of_name(path: Path) -> str | None:
 
 
 def table_kind(path: Path) -> str | None:
-    """The ending of a table, without `.gz`; None for other files."""
-    name = path.name.lower().removesuffix(".gz")
+    """The ending of a table, without that of a packing; None for other files."""
+    name = plain_name(path)
     return next((ending for ending in TABLES if name.endswith(ending)), None)
+
+
+def without_partial(plan: FolderPlan, names_of: Callable[[Path], Sequence[str]]) -> FolderPlan:
+    """The plan without tables that have only some of the columns of `train.csv`: rows to answer, and submissions."""
+    trained = next((path for path in plan.files if split_of_name(path) == "train"), None)
+    others = [path for path in plan.files if split_of_name(path) != "train"]
+    if plan.kind != "tables" or trained is None or not others:
+        return plan
+    names = set(names_of(trained))
+    partial = [path for path in others if (own := set(names_of(path))) and own < names]
+    files = tuple(path for path in plan.files if path not in partial)
+    return replace(plan, files=files, left_out=(*plan.left_out, *partial))
 
 
 def check_columns(path: Path, names: Sequence[str], first_path: Path, first_names: Sequence[str]) -> None:

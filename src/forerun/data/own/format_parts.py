@@ -1,6 +1,6 @@
 """What does a row of each format consist of, and what are its columns called? Tables of names, and no logic.
 
-Names are those of TRL, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging Face hub.
+Names are those of TRL, OpenAI, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging Face hub.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from forerun.settings.schema import DataFormat
 
 EXACT, ALIAS, VALUES = 3, 2, 1
 ALIASES: dict[str, tuple[str, ...]] = {
-    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "post", "message",
+    "text": ("text", "content", "sentence", "review", "comment", "tweet", "body", "utterance", "utt", "post", "message",
              "document", "article", "excerpt", "description", "abstract", "question", "query", "title", "code",
              "story", "data.text"),
     "pair": ("pair", "text_pair", "sentence2", "question2", "hypothesis", "text2", "text_b", "sentence_b", "passage"),
@@ -27,11 +27,13 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "output": ("output", "response", "answer", "completion", "answers.text.0"),
     "history": ("history",),
     "prompt": ("prompt", "question", "problem", "instruction", "query", "conversations", "messages",
-               "input", "user", "human"),
+               "input.messages", "input", "user", "human"),
     "completion": ("completion", "response", "answer", "canonical_solution", "solution", "answers.text.0",
                    "output", "assistant", "bot", "gpt"),
-    "chosen": ("chosen", "chosen_response", "accepted", "preferred", "response_j", "better", "good"),
-    "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad"),
+    "chosen": ("chosen", "chosen_response", "accepted", "preferred", "response_j", "better", "good",
+               "preferred_output"),
+    "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad",
+                 "non_preferred_output"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
@@ -40,7 +42,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
     "spans": ("spans", "entities", "label", "labels", "annotations", "annotation", "ents", "ner"),
     "sentence": (),
-    "tools": ("tools", "functions", "available_tools", "tool_definitions"),
+    "tools": ("tools", "functions", "available_tools", "tool_definitions", "input.tools"),
 }  # fmt: skip
 """Part of a row → names of its column; the first is the format's own. A sentence of words is told by values."""
 

@@ -48,6 +48,7 @@ SAMPLE_ROWS = 2000
 MOST_NAMED = 12
 """Columns that an error lists."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
+ANSWER = "answer"
 TRANSLATION = "translation."
 
 
@@ -200,6 +201,8 @@ def _proposal(
         return None
     if format == "pairs" and "score" in by_part and not fields and workload is None:
         return None  # how alike two texts are is a number to estimate: no loss of `embedding` reads it
+    if format == "pairs" and not fields and workload is None and _answer_of_two_texts(columns) is not None:
+        return None  # two texts with yes or no are judged, as BoolQ's
     if format == "pairs" and by_part["anchor"].lower() in ("sentence1", "sentence_a") and "score" not in by_part:
         return None  # two sentences without a score have a label: SNLI, MRPC
     if format == "alpaca" and by_part["instruction"].lower() == "question" and "input" not in by_part and not fields:
@@ -238,12 +241,19 @@ def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Colu
         column = by_name.get(name)
         if column is not None and column.name not in used and _plays(part, column):
             return column
+    if part == "label":
+        return _answer_of_two_texts(columns) if len(used) > 1 else None
     if part == "spans":
         return next((c for c in columns.values() if c.are_spans), None)
     if part == "text":
         digits = (by_name[name] for name in ALIASES[part] if name in by_name and by_name[name].name not in used)
         return next((c for c in digits if is_text_of_digits(c, columns)), None)
     return None
+
+
+def _answer_of_two_texts(columns: Mapping[str, Column]) -> Column | None:
+    """A column `answer` that says yes or no."""
+    return next((c for c in columns.values() if c.are_flags and c.name.lower() == ANSWER), None)
 
 
 def are_languages(names: Iterable[str]) -> bool:
@@ -272,6 +282,8 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in ("text", "texts")
     if part == "score":
         return column.kind == "number"
+    if part in ("completion", "output") and column.are_flags:
+        return False  # yes and no are labels
     if part in ("chosen", "rejected", "prompt", "completion"):
         return column.kind in ("text", "number", "messages", "turns", "mapping")
     if part == "output":

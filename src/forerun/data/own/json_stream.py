@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from forerun.data.own.columns import Row
+from forerun.data.own.columns import SPLIT_WORDS, Row
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import LONGEST_LINE, TextLines, text_pieces
 from forerun.errors import BadData
@@ -16,6 +16,8 @@ from forerun.errors import BadData
 BLANKS = " \t\r\n"
 DATA = "data"
 """The key of the rows in files that are one object."""
+WORDS = {"tokens", "words"}
+"""Columns whose lists make up one row."""
 LETTER = re.compile(f"[^{BLANKS}]")
 
 
@@ -52,9 +54,10 @@ def json_line_rows(path: Path, repairs: Repairs) -> Iterator[tuple[int, Row]]:
 
 
 def rows_of_object(path: Path, repairs: Repairs) -> list[Row]:
-    """Rows of a file that is one object with one list of them, as `{"data": […]}`; none of any other file.
+    """Rows of a file that is one object, read whole, so with the limit of a line; none of any other file.
 
-    Articles of SQuAD become a row a question, with its context. The file is read whole, so it has the limit of a line.
+    One list of them, as `{"data": […]}`; lists named by parts, as `{"train": […], "test": […]}`; or columns, as pandas
+    writes them. Articles of SQuAD become a row a question, with its context.
     """
     pieces = text_pieces(path, repairs)
     text = next(pieces, "")
@@ -65,6 +68,8 @@ def rows_of_object(path: Path, repairs: Repairs) -> list[Row]:
     whole = _object(text) if len(text) <= LONGEST_LINE else ""
     if not isinstance(whole, dict) or any(map(_is_chat, whole.values())):
         return []
+    if table := _rows_of_parts(whole) or _rows_of_columns(whole):
+        return table
     lists = [value for value in whole.values() if isinstance(value, list) and len(value) > 1]
     if DATA in whole or len(lists) != 1:
         lists = [whole[DATA]] if isinstance(whole.get(DATA), list) else []
@@ -72,6 +77,30 @@ def rows_of_object(path: Path, repairs: Repairs) -> list[Row]:
     if not all(isinstance(row, dict) for row in rows):
         return []
     return [question for article in rows for question in _questions(article)]
+
+
+def _rows_of_parts(whole: Row) -> list[Row]:
+    """Rows of lists that are named by parts of the data, each with its part under `split`."""
+    are_parts = all(name.lower() in SPLIT_WORDS and isinstance(rows, list) for name, rows in whole.items())
+    if not are_parts or not all(isinstance(row, dict) for rows in whole.values() for row in rows):
+        return []
+    return [{**row, "split": row.get("split", name)} for name, rows in whole.items() for row in rows]
+
+
+def _rows_of_columns(whole: Row) -> list[Row]:
+    """Rows of columns of one size, as pandas writes them: values by number, lists, or names apart from the values."""
+    if set(whole) in ({"columns", "data"}, {"columns", "index", "data"}):
+        return [dict(zip(whole["columns"], values, strict=True)) for values in whole["data"]]
+    columns = list(whole.values())
+    if len(columns) < 2 or WORDS & set(whole):
+        return []
+    if all(isinstance(column, dict) and len(column) > 1 and column.keys() == columns[0].keys() for column in columns):
+        return [{name: column[key] for name, column in whole.items()} for key in columns[0]]
+    if any(isinstance(column, list) and all(isinstance(value, dict) for value in column) for column in columns):
+        return []  # such lists are rows, several of them
+    if all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns):
+        return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
+    return []
 
 
 def _questions(row: Row) -> Iterator[Row]:
@@ -94,7 +123,7 @@ def _objects(row: Row, name: str) -> list[Row]:
 
 
 def single_objects(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows, unless they are one object that holds a table: a list of rows, or one list a column.
+    """The rows, unless they are one object that holds a table in a way that is not read.
 
     Raises:
         BadData: they are.
@@ -110,14 +139,12 @@ def single_objects(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _table_inside(row: Row) -> str:
     """What of one object is a table, in words; empty where nothing is."""
-    if any(_is_chat(value) for value in row.values()) or {"tokens", "words"} & set(row):
+    if any(_is_chat(value) for value in row.values()) or WORDS & set(row):
         return ""
     for name, value in row.items():
-        if isinstance(value, list) and len(value) > 1 and all(isinstance(each, Mapping) for each in value):
-            return f"a list of {len(value):,} objects under {name!r}"
-    sizes = {len(value) if isinstance(value, list | Mapping) else -1 for value in row.values()}
-    if len(row) > 1 and len(sizes) == 1 and min(sizes) > 1:
-        return f"{min(sizes):,} values under each of {', '.join(row)}"
+        for kind, words in ((Mapping, "objects"), (list, "lists")):
+            if isinstance(value, list) and len(value) > 1 and all(isinstance(each, kind) for each in value):
+                return f"a list of {len(value):,} {words} under {name!r}"
     return ""
 
 
@@ -157,7 +184,10 @@ def json_list_rows(path: Path, repairs: Repairs) -> Iterator[Row]:
             case [str(first), dict(annotations)]:  # as spaCy 2 has them
                 row = {"text": first, **annotations}
         if not isinstance(row, dict):
-            raise BadData(f"{path}, row {number}: each row is a JSON object; found {type(row).__name__}.")
+            raise BadData(
+                f"{path}, row {number}: each row is a JSON object; found {type(row).__name__} {str(row)[:40]}. Give "
+                f'its values names, as in a text and its label: {{"text": …, "label": …}}.'
+            )
         yield row
         text, at = _next_letter(text, at, pieces)
         if text[at : at + 1] not in (",", "]"):

@@ -18,6 +18,9 @@ SCALE = 20
 SEPARATORS = ("|", ";", ",")
 AMOUNT = re.compile(r"[€$£]?\s*[+-]?\d{1,3}([,. ']?\d{3})*([.,]\d+)?\s*(%|[€$£]|[A-Za-z]{1,3})?")
 DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([T ].*)?")
+CLASS_NUMBERS = re.compile(r"\d{1,3}(, ?\d{1,3})+")
+MANY_PAIRS = 10
+"""Texts from which it is no chance that all have their numbers in order."""
 MOSTLY = 0.9
 """Share of amounts or dates from which a column is one of them."""
 SCALE_NAMES = ("rating", "score", "stars", "grade", "points", "similarity", "age", "price")
@@ -42,6 +45,9 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
     if any(isinstance(value, list | tuple) for value in present):
         return LabelGuess("several", True, f"{column} holds lists.")
     numbers = numbers_of(present)
+    if are_class_numbers(present):
+        reason = f"{column} holds whole numbers with ',' between (several, label_separator: ','), or decimal commas."
+        return LabelGuess("several" if separator == "," else "number", False, reason)
     if numbers:
         return _of_numbers(numbers, column)
     texts = [str(value) for value in present]
@@ -58,12 +64,24 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
 
 def separator_of(values: Iterable[Any]) -> str | None:
     """What stands between several labels in one text: those that it cuts come again in other texts. None without."""
+    values = list(values)
+    if are_class_numbers(values):
+        return ","
     texts = {str(value) for value in values if isinstance(value, str) and number_of(value) is None}
     for separator in SEPARATORS:
         counts = Counter(part.strip() for text in texts for part in text.split(separator))
         if any(separator in text for text in texts) and len(counts) <= len(texts) and max(counts.values()) > 1:
             return separator
     return None
+
+
+def are_class_numbers(values: Iterable[Any]) -> bool:
+    """Whether texts could be numbers of classes with commas between: `2,7`, each larger than the one before."""
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    several = [text.split(",") for text in texts if CLASS_NUMBERS.fullmatch(text.strip())]
+    are_whole = len(several) + sum(text.strip().isdecimal() for text in texts) == len(texts)
+    are_many = len(several) >= MANY_PAIRS
+    return are_whole and are_many and all(sorted(set(map(int, parts))) == [*map(int, parts)] for parts in several)
 
 
 def labels_of(value: Any, kind: LabelKind, separator: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from forerun.data.own.columns import SPLIT_WORDS, Row, is_empty, number_of
 from forerun.data.own.format_parts import LANGUAGES
 from forerun.data.own.json_stream import json_line_rows
+from forerun.data.own.packed_files import PACKED
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.text_lines import TextLines
 from forerun.errors import BadData
@@ -114,7 +115,7 @@ def _is_known(path: Path) -> bool:
 
 
 def _plain(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix == ".gz" else path
+    return path.with_suffix("") if path.suffix in PACKED else path
 
 
 def _side(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Rows of somebody's own data, one after the other: what the file says, in mappings from column to value.
 
-    table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz
+    table.csv  .tsv  (comma, semicolon, tab or bar)     rows.jsonl  .ndjson     list.json         each also .gz, .zip, …
     table.parquet          a folder that `datasets.save_to_disk` wrote          a folder of files (`folders.py`)
     notes.txt  .md  .log   a paragraph or a line a row, a line with labels, or a table of tabs (`text_files.py`)
     words.conll  .bio      a word and its tag a line, a sentence a row (`tagged_lines.py`)
@@ -13,7 +13,7 @@ allowed and that is counted (`repairs.py`).
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from forerun.data.hub_rows import load_from_hub
 from forerun.data.own.columnar import arrow_folder_rows, class_names, is_arrow_folder, named, parquet_rows
@@ -21,7 +21,16 @@ from forerun.data.own.columns import Row, is_empty
 from forerun.data.own.delimited import comment_lines, delimited_rows
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.folders import TABLES, check_columns, plan_folder, split_of_name, table_kind, text_file_rows
+from forerun.data.own.folders import (
+    TABLES,
+    FolderPlan,
+    check_columns,
+    plan_folder,
+    split_of_name,
+    table_kind,
+    text_file_rows,
+    without_partial,
+)
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
 from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.listed_texts import each_text
@@ -40,15 +49,19 @@ OTHER_PROGRAMS = {
     ".xml": "Write a JSON object a row to a .jsonl file",
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it from the spreadsheet as CSV (UTF-8)"),
     **dict.fromkeys((".pdf", ".html", ".rtf", ".epub", ".srt", ".vtt"), "Write its text to a .txt or .md file"),
-    **dict.fromkeys((".zip", ".tar.gz", ".tar", ".7z", ".rar"), "Unpack it, and name the file or folder inside"),
-    **dict.fromkeys((".bz2", ".xz", ".zst"), "Unpack it, or pack it as .gz"),
+    **dict.fromkeys(
+        (".tar.gz", ".tar.xz", ".tar.bz2", ".tar", ".tgz", ".7z", ".rar", ".zip"),
+        "Unpack it, and name the file or folder inside",
+    ),
+    **dict.fromkeys((".lz4", ".br", ".lzma"), "Unpack it, or pack it as .gz"),
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), "Export the table as CSV"),
     **dict.fromkeys((".feather", ".pkl", ".pickle", ".npz", ".npy", ".h5", ".orc", ".avro"), "Write it as Parquet"),
 }
 """Ending of what others write → what to do with it."""
 TEXT_ROWS = {
     "labelled lines": "a line with labels", "table": "a row of the table",
-    "paragraphs": "a paragraph (blank lines between them)", "lines": "a line",
+    "sentences": "a sentence of words with tags", "paragraphs": "a paragraph (blank lines between them)",
+    "lines": "a line",
 }  # fmt: skip
 """Kind of a file of text → what a row of it is."""
 FOLDER_MEANINGS = {
@@ -119,7 +132,7 @@ def row_meaning(source: str) -> str:
     """What a row of `source` is, in a few words."""
     path = Path(source)
     if path.is_dir() and not is_arrow_folder(path):
-        plan = plan_folder(path)
+        plan = plan_of(path)
         left = ", ".join(str(other.relative_to(path)) for other in plan.left_out[:LEFT_SHOWN])
         left = f"; left out: {len(plan.left_out):,}, such as {left}" if plan.left_out else ""
         return f"{FOLDER_MEANINGS[plan.kind]} ({len(plan.files):,} files{left})"
@@ -137,10 +150,10 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
     require_data(path)
     if path.is_dir():
         yield from arrow_folder_rows(path) if is_arrow_folder(path) else _folder(path, repairs, header)
-    elif table_kind(path):
-        yield from _table(path, repairs, header)
     elif is_tagged_lines(path):
         yield from tagged_line_rows(path, repairs)
+    elif table_kind(path):
+        yield from _table(path, repairs, header)
     elif is_text_file(path):
         kind = text_file_kind(path, header)
         is_table = kind == "table"
@@ -149,8 +162,8 @@ def _rows(source: str, repairs: Repairs, header: str | None) -> Iterator[Row]:
         yield from _hub(source)
     else:
         raise BadData(
-            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps .gz), a folder, or a hub "
-            f"id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
+            f"data.source: a file ending in {', '.join((*TABLES, *TEXTS, *ENDINGS))} (perhaps packed: .gz), "
+            f"a folder, or a hub id such as owner/name; found {source!r}, which is none of them. {_remedy(path)}."
         )
 
 
@@ -173,8 +186,22 @@ def _delimited(path: Path, repairs: Repairs, header: str | None) -> Iterator[Row
     yield from (row for _, row in delimited_rows(path, repairs, header))
 
 
+def plan_of(folder: Path, header: str | None = None) -> FolderPlan:
+    """What a folder means, without tables that have only some of the columns to train on.
+
+    Raises:
+        BadData: as `plan_folder`.
+    """
+
+    def names_of(path: Path) -> Sequence[str]:
+        require_data(path)
+        return list(next(_table(path, Repairs(get_args(Repair)), header), {}))
+
+    return without_partial(plan_folder(folder), names_of)
+
+
 def _folder(folder: Path, repairs: Repairs, header: str | None) -> Iterator[Row]:
-    plan = plan_folder(folder)
+    plan = plan_of(folder, header)
     if plan.kind in ("labels", "documents"):
         yield from text_file_rows(folder, plan, repairs)
         return

@@ -209,3 +209,24 @@ def test_what_stands_alone_beside_a_text_is_its_label_by_default(name, more, fir
 
 def test_a_stated_workload_is_not_overruled_by_a_column():
     assert recognise(two_columns("stars_good", ["yes", "no"] * 30), workload="causal-lm")[0].format == "text"
+
+
+def test_a_preference_as_openai_has_it():
+    row = {
+        "input": {"messages": [{"role": "user", "content": "Hi"}], "tools": [], "parallel_tool_calls": True},
+        "preferred_output": [{"role": "assistant", "content": "Hello"}],
+        "non_preferred_output": [{"role": "assistant", "content": "No"}],
+    }
+    layout = layout_of(DataSettings(source="x"), [row] * 3)
+    record = canonical_row(row, layout, "x")
+    assert [turn.content for turn in (*record.prompt, *record.better, *record.worse)] == ["Hi", "Hello", "No"]
+
+
+def test_a_question_that_is_answered_by_yes_or_no_is_labelled():
+    rows = [
+        {"question": f"is thing {n} good", "answer": n % 2 == 0, "passage": f"words about {n} " * 9} for n in range(40)
+    ]
+    best = recognise(rows)[0]
+    assert best.fields == {"text": "question", "pair": "passage", "label": "answer"}
+    rows = [{"question": f"what is {n} and 2", "answer": n + 2} for n in range(40)]
+    assert recognise(rows)[0].format == "prompt-completion"

@@ -63,3 +63,19 @@ def test_amounts_and_dates_are_asked_about(pattern):
     guess = label_kind([pattern.format(n + 10, n % 2) for n in range(40)], "|", "price")
     assert (guess.kind, guess.is_certain) == ("one", False)
     assert "40 different amounts or dates" in guess.reason
+
+
+def test_class_numbers_with_commas_between_are_several_and_asked_about():
+    values = ["4", "2,7", "0, 3", "2,7,12", *(f"{n},{n + 3}" for n in range(9))]
+    assert separator_of(values) == ","
+    guess = label_kind(values, ",")
+    assert (guess.kind, guess.is_certain) == ("several", False)
+    assert "or decimal commas" in guess.reason
+    assert labels_of("2,7,12", "several", ",") == ("12", "2", "7")
+    assert label_kind(values[:2] * 12, "|").is_certain is False
+
+
+def test_amounts_with_decimal_commas_are_numbers():
+    values = ["4", *(f"{n},{(n * 7) % 10}" for n in range(30))]
+    assert separator_of(values) is None
+    assert label_kind(values, "|").kind == "number"

@@ -109,9 +109,9 @@ def test_rows_of_one_object_are_those_of_its_only_list(tmp_path, indent):
 
 def test_one_object_with_a_table_inside_is_no_row(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"rows": ROWS, "others": ROWS}))
-    (tmp_path / "b.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
+    (tmp_path / "b.json").write_text(json.dumps({"train": [list(row.values()) for row in ROWS]}))
     (tmp_path / "c.json").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}] * 2}))
-    for name, inside in (("a", "a list of 2 objects under 'rows'"), ("b", "2 values under each of text, label")):
+    for name, inside in (("a", "a list of 2 objects under 'rows'"), ("b", "a list of 2 lists under 'train'")):
         with pytest.raises(BadData, match=inside):
             list(read_own_rows(str(tmp_path / f"{name}.json")))
     (tmp_path / "d.jsonl").write_text(json.dumps({"a": [1, 2], "b": [3, 4]}))
@@ -244,7 +244,7 @@ def test_windows_bytes_are_read_as_what_they_are(tmp_path):
 HOPELESS = {
     "not there": ("gone.csv", None, "gone.csv.* cannot be read"),
     "no such ending": ("a.docx", b"x", "which is none of them"),
-    "packed otherwise": ("a.jsonl.xz", b"x", "Unpack it, or pack it as .gz"),
+    "packed otherwise": ("a.jsonl.lz4", b"x", "Unpack it, or pack it as .gz"),
     "a table of another library": ("a.feather", b"x", "Write it as Parquet"),
     "a spreadsheet": ("a.xlsx", b"PK", "which is none of them. Save it from the spreadsheet as CSV"),
     "empty": ("a.csv", b"", "must name the columns"),
@@ -383,3 +383,11 @@ def test_lines_of_comments_before_a_table_are_left_out_and_counted(tmp_path):
     path.write_text("# x\na;b\n1;2;3\n")
     with pytest.raises(BadData, match="line 3: has 2 fields, as the header; found 3"):
         list(read_own_rows(str(path)))
+
+
+def test_a_first_line_that_is_a_row_is_counted_once(tmp_path):
+    (tmp_path / "a.csv").write_bytes("é one,a\né two,b\n".encode("latin-1"))
+    repairs = Repairs(("encoding",))
+    rows = list(read_own_rows(str(tmp_path / "a.csv"), repairs=repairs, fields={"header": "none"}))
+    assert [row["column_1"] for row in rows] == ["é one", "é two"]
+    assert repairs.counts["encoding"] == 2

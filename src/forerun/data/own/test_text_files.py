@@ -7,6 +7,7 @@ from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows, row_meaning
 from forerun.data.own.text_files import PLAIN, is_text_file, text_file_kind
 from forerun.errors import BadData
+from forerun.runs.data_questions import header_of
 
 FASTTEXT = "__label__good A good  film.\n__label__bad __label__long A film, too long.\n"
 TABS = "".join(f"{label}\tSee you there {n}.\n" for n, label in enumerate(["ham", "spam", "ham", "ham"]))
@@ -74,3 +75,26 @@ def test_a_file_without_an_ending_and_a_log_are_text(write):
 def test_a_file_of_another_kind_is_to_be_renamed(write, name, text):
     with pytest.raises(BadData, match="Rename it after what it holds"):
         rows(write(name, text))
+
+
+def test_words_with_tags_and_blank_lines_are_sentences(write):
+    path = write("train.txt", "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n")
+    assert [row["tokens"] for row in rows(path)] == [["EU", "rejects"], ["Peter"]]
+    assert row_meaning(path) == "a sentence of words with tags"
+    assert len(list(read_own_rows(path, fields={"header": "plain"}))) == 3
+    _, (question,) = header_of(path)
+    assert question.others == ("workload: causal-lm, format: text, fields: {header: plain, text: text}",)
+
+
+@pytest.mark.parametrize("mark", [";", "|"])
+def test_lines_that_end_in_a_label_are_a_table(write, mark):
+    text = "".join(f"i feel so {n}{',' * (n % 3 > 1)} and more{mark}{'joy' if n % 2 else 'fear'}\n" for n in range(30))
+    path = write("train.txt", text)
+    assert rows(path, fields={"header": "none"})[1] == {"column_1": "i feel so 1 and more", "column_2": "joy"}
+    fields, (lines, first_line) = header_of(path)
+    assert fields == {"header": "none"}
+    assert lines.text.startswith("all lines have as many fields")
+    assert "does the first line name the columns" in first_line.text
+    assert len(rows(path, fields={"header": PLAIN})) == 30
+    path = write("other.txt", "".join(f"i feel {n}{mark} and more of it, {n * n}\n" for n in range(30)))
+    assert rows(path)[0] == {"text": f"i feel 0{mark} and more of it, 0"}

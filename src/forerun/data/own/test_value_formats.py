@@ -154,3 +154,18 @@ def test_where_a_text_comes_from_is_no_rival_of_its_label():
     best, *others = recognise(rows)
     assert (best.fields["label"], best.is_certain) == ("folder", False)
     assert "from" in [p.fields.get("label") for p in others]
+
+
+def test_a_name_that_ends_in_a_usual_name_of_labels_decides_among_several_columns():
+    rows = [
+        {
+            "text": f"some words about thing {n}",
+            "airline": "ab"[n % 2],
+            "airline_sentiment": "xyz"[n % 3],
+            "n_class_x": n % 4,
+        }
+        for n in range(40)
+    ]
+    best, *others = recognise(rows)
+    assert (best.fields["label"], best.is_certain) == ("airline_sentiment", False)
+    assert "text" in [proposal.format for proposal in others]

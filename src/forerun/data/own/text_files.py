@@ -14,24 +14,31 @@ from typing import Literal
 
 from forerun.data.own.columns import Row
 from forerun.data.own.delimited import delimiter_of
+from forerun.data.own.packed_files import plain_name
 from forerun.data.own.repairs import Repairs
+from forerun.data.own.tagged_lines import looks_tagged, tagged_line_rows
 from forerun.data.own.text_lines import TextLines, open_bytes
 
 TEXTS = (".txt", ".md", ".text", ".log")
 LINES_LOOKED_AT = 1000
 """Lines that tell what a file is."""
+LINES_FOR_TAGS = 50
+"""Lines, not blank, that tell whether they are words with tags."""
 LABEL = "__label__"
 """Before each label, at the begin of a line: the default of fastText's `-label`."""
 BETWEEN_LABELS = "|"
 PLAIN = "plain"
 """`data.fields.header: plain` says that lines with tabs are text and no table."""
+OTHER_MARKS = (";", "|")
+FEW = 20
+"""Lines below which it says nothing that a field comes again."""
 JSON_STARTS = (b"{", b"[")
-TextFileKind = Literal["labelled lines", "table", "paragraphs", "lines"]
+TextFileKind = Literal["labelled lines", "table", "sentences", "paragraphs", "lines"]
 
 
 def is_text_file(path: Path) -> bool:
     """Whether the name says so, or has no ending."""
-    name = path.name.lower().removesuffix(".gz")
+    name = plain_name(path)
     return name.endswith(TEXTS) or (path.is_file() and "." not in name and not _begins_as_json(path))
 
 
@@ -44,18 +51,21 @@ def text_file_kind(path: Path, header: str | None = None) -> TextFileKind:
     last = max((n for n, line in enumerate(lines) if line.strip()), default=0)
     first = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if any(not line.strip() for line in lines[first:last]):
-        return "paragraphs"
-    return "table" if header != PLAIN and _are_fields(full) and delimiter_of(path) == "\t" else "lines"
+        return "sentences" if header != PLAIN and looks_tagged(full[:LINES_FOR_TAGS]) else "paragraphs"
+    return "table" if header != PLAIN and _are_rows(full, delimiter_of(path)) else "lines"
 
 
 def text_lines_rows(path: Path, kind: TextFileKind, repairs: Repairs) -> Iterator[Row]:
-    """`text` of each paragraph or line, and `label` of labelled lines.
+    """`text` of each paragraph or line, and `label` of labelled lines; `tokens` and `ner_tags` of sentences.
 
     Raises:
         BadData: a line has no label among others that have, and `repairs` does not allow to leave it out.
     """
     if kind == "labelled lines":
         yield from _labelled_lines(path, repairs)
+        return
+    if kind == "sentences":
+        yield from tagged_line_rows(path, repairs)
         return
     paragraph: list[str] = []
     for line in TextLines(path, repairs):
@@ -82,10 +92,17 @@ def _labelled_lines(path: Path, repairs: Repairs) -> Iterator[Row]:
             repairs.allow("ragged-rows", f"{path}, line {lines.number}", rule)
 
 
-def _are_fields(lines: Sequence[str]) -> bool:
-    """Whether all lines have as many fields between tabs, and something in the first."""
-    rows = [line.rstrip("\r\n").split("\t") for line in lines]
-    return len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) and row[0].strip() for row in rows)
+def _are_rows(lines: Sequence[str], delimiter: str) -> bool:
+    """Whether all lines have as many fields, and something in the first.
+
+    Between tabs, or between semicolons or bars with a label at an end: `i feel fine;joy`.
+    """
+    rows = [line.rstrip("\r\n").split(delimiter) for line in lines]
+    are_even = len(rows) > 1 and len(rows[0]) > 1 and all(len(r) == len(rows[0]) and r[0].strip() for r in rows)
+    if not are_even or delimiter == "\t":
+        return are_even
+    labels = min(len({row[place] for row in rows}) for place in (0, -1))
+    return delimiter in OTHER_MARKS and len(rows) >= FEW and labels <= len(rows) // 2
 
 
 def _begins_as_json(path: Path) -> bool:

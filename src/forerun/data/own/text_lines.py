@@ -1,4 +1,4 @@
-"""Lines of a text file, plain or gzipped, one at a time with their places; memory is that of the longest line.
+"""Lines of a text file, plain or packed, one at a time with their places; memory is that of the longest line.
 
 UTF-8, with or without its mark, and UTF-16 with one. Bytes that are neither are an error, or, allowed by
 `data.repair: [encoding]`, read as Windows-1252. A line of more than `LONGEST_LINE` bytes is an error: such files are
@@ -6,12 +6,12 @@ no lines of text.
 """
 
 import codecs
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
+from forerun.data.own.packed_files import BROKEN, is_packed, open_packed
 from forerun.data.own.repairs import Repairs
 from forerun.errors import BadData
 
@@ -45,11 +45,12 @@ class TextLines:
         with open_bytes(self.path) as file:
             try:
                 yield from self._utf_16(file) if self._start == 0 and is_utf_16(self.path) else self._utf_8(file)
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            except BROKEN as error:
                 raise BadData(f"{self.path}, line {self.number + 1}: {error}. Fetch the file anew.") from error
 
     def _utf_8(self, file: IO[bytes]) -> Iterator[str]:
-        file.seek(self._start)
+        if self._start:
+            file.seek(self._start)
         while line := file.readline(LONGEST_LINE + 1):
             self.number += 1
             if self.number == 1 and b"\r" in line and not line.endswith(b"\n"):
@@ -92,7 +93,7 @@ def text_pieces(path: Path, repairs: Repairs) -> Iterator[str]:
                 text = decoded(piece[: len(piece) - len(rest)], repairs, f"{path}, after byte {position}")
                 yield text.removeprefix("\ufeff") if position == 0 else text
                 position += len(piece) - len(rest)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except BROKEN as error:
             raise BadData(f"{path}, after byte {position}: {error}. Fetch the file anew.") from error
         if rest:
             yield decoded(rest, repairs, f"{path}, after byte {position}")
@@ -117,28 +118,25 @@ def decoded(raw: bytes, repairs: Repairs, where: str) -> str:
         return raw.decode("utf-8", errors="forerun-windows-1252")
 
 
-def is_gzipped(path: Path) -> bool:
-    """Whether its name says so."""
-    return path.name.lower().endswith(".gz")
-
-
 def is_utf_16(path: Path) -> bool:
     """Whether its first bytes are the mark of UTF-16."""
     with open_bytes(path) as file:
         try:
             return file.read(2) in UTF_16
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except BROKEN as error:
             raise BadData(f"{path}: {error}. Fetch the file anew.") from error
 
 
 def open_bytes(path: Path) -> Any:
-    """The file, unpacked where it is gzipped.
+    """The file, unpacked where it is packed.
 
     Raises:
         BadData: it cannot be read.
     """
     try:
-        return gzip.open(path, "rb") if is_gzipped(path) else path.open("rb", buffering=PIECE)
+        return open_packed(path) if is_packed(path) else path.open("rb", buffering=PIECE)
+    except BadZipFile as error:
+        raise BadData(f"{path}: {error}. Fetch the file anew.") from error
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}. Check the path.") from error
 

@@ -28,6 +28,10 @@ LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
 MANY_FLAGS = 3
 """Columns of yes and no that are the labels of a text beside them; fewer may say other things of it."""
+LABEL_WORDS = (
+    "label labels class category categories sentiment intent topic topics emotion emotions stars rating polarity"
+)
+"""Words at the end of names of labels."""
 EVEN_SHARE = 0.9
 """Share of rows that must have a tag for each word."""
 
@@ -110,7 +114,27 @@ def by_values(columns: Mapping[str, Column], formats: Sequence[DataFormat], work
     texts = _only_text(columns, workload) if "text" in formats else []
     likely = [p for p in labelled if _is_likely(p, labelled, columns)]
     others = [p for p in labelled if p not in likely]
-    return [*likely, *texts[:1], *others, *_two_texts(columns, formats, workload), *texts[1:]]
+    return [
+        *likely,
+        *_chats(columns, formats),
+        *texts[:1],
+        *others,
+        *_two_texts(columns, formats, workload),
+        *texts[1:],
+    ]
+
+
+def _chats(columns: Mapping[str, Column], formats: Sequence[DataFormat]) -> list[Proposal]:
+    """Columns of chats."""
+    kinds: dict[str, tuple[DataFormat, str]] = {
+        "messages": ("messages", "role and content"), "turns": ("conversations", "from and value"),
+    }  # fmt: skip
+    chats = [(column.name, *kinds[column.kind]) for column in columns.values() if column.kind in kinds]
+    return [
+        Proposal(form, {form: name}, PARTS[form].workloads[0], False, f"{name} holds lists of {keys}.", VALUES)
+        for name, form, keys in chats
+        if form in formats
+    ]
 
 
 def _two_texts(columns: Mapping[str, Column], formats: Sequence[DataFormat], workload: str | None) -> list[Proposal]:
@@ -174,8 +198,9 @@ def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -
 
 
 def is_named_label(name: str) -> bool:
-    """Whether a column has a usual name of labels."""
-    return name.lower() in ALIASES["label"]
+    """Whether a column has a usual name of labels, or one that ends in such a word: `airline_sentiment`."""
+    *before, last = re.split(r"[\W_]+", name.lower())
+    return name.lower() in ALIASES["label"] or (bool(before) and last in LABEL_WORDS.split())
 
 
 def have_tag_each(rows: Sequence[Row], words: str, tags: str) -> bool:
@@ -229,7 +254,7 @@ def are_tags(values: Sequence[Any]) -> bool:
 
 
 def _only_text(columns: Mapping[str, Column], workload: str | None) -> list[Proposal]:
-    texts = [c for c in columns.values() if c.kind == "text" and (c.values < FEW or c.distinct > 2)]
+    texts = [c for c in columns.values() if c.kind == "text" and not (comes_again(c) and c.mean_words < PROSE_WORDS)]
     texts = [c for c in texts if is_prose(c)] or texts
     return [
         Proposal("text", {"text": c.name}, workload or "causal-lm", False, f"{c.name} holds texts.", VALUES)
