@@ -11,7 +11,15 @@ from forerun.memory.card import replay_on_card
 from forerun.plan.candidates import CandidatePool, Estimate, StepClass, Workbench
 from forerun.plan.front import PlanFinalist, cost_of
 from forerun.plan.outcome import Remedy
-from forerun.plan.space import can_run, changed, method_ladder, precisions, recomputations, samples_per_device
+from forerun.plan.space import (
+    can_run,
+    changed,
+    method_ladder,
+    offloading,
+    precisions,
+    recomputations,
+    samples_per_device,
+)
 from forerun.settings.schema import Settings
 from forerun.units import format_bytes, format_seconds
 
@@ -48,6 +56,12 @@ def _to_fit(original: Settings, device: Device, bench: Workbench, state_bytes: i
     """What would make it fit; `state_bytes` of weights, gradients and optimizer state are there whatever the length."""
     offers = []
     has = format_bytes(device.memory_bytes)
+    if device.kind == "cuda" and (moved := offloading(original)):
+        estimate = _leanest_or_none(changed(original, moved), device, bench)
+        if estimate is not None and estimate.fits:
+            words = " ".join(f"{path}={value}" for path, value in moved.items())
+            needs = f"needs {format_bytes(estimate.device_bytes)} of {has}"
+            offers.append(_remedy(words, f"{words}: {needs}; a program of your own trains so, not forerun", estimate))
     for name, changes in method_ladder(original, device):
         estimate = _leanest_or_none(changed(original, changes), device, bench)
         if estimate is not None and estimate.fits:

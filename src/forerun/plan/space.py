@@ -116,10 +116,21 @@ def precisions(settings: Settings, device: Device) -> list[str]:
 def strategies(settings: Settings) -> list[str]:
     """Ways to use the devices that the settings ask for."""
     parallel = settings.parallel
-    if parallel.data_ranks == 1:
+    if parallel.data_ranks == 1 or parallel.offload != "none":
         return [parallel.kind]
     is_plain = parallel.tensor == parallel.replicate == parallel.context == parallel.expert == parallel.pipeline == 1
     return ["ddp", "fsdp"] if is_plain else ["fsdp"]
+
+
+def offloading(settings: Settings) -> dict[str, str]:
+    """What could live in host memory instead, as the program that these settings are of has it; empty where nothing."""
+    parallel, optimizer = settings.parallel, settings.optimizer
+    if parallel.offload != "none" or optimizer.name != "adamw" or optimizer.in_backward:
+        return {}
+    if parallel.kind == "fsdp" and parallel.pipeline == 1 and settings.precision != "fp16-mixed":
+        return {"parallel.offload": "parameters"}
+    has_state = settings.adapter.kind == "none" and (parallel.is_alone or parallel.deepspeed_stage)
+    return {"parallel.offload": "optimizer"} if has_state else {}
 
 
 def can_run(settings: Settings, device: Device) -> bool:

@@ -9,7 +9,8 @@ from forerun.hardware.catalogue import Device, device
 from forerun.plan.candidates import StepClass, Workbench
 from forerun.plan.choose import PlanLimits, make_plan
 from forerun.plan.exhaustive import best_seconds, forecast_all, whole_seconds
-from forerun.plan.space import with_batch
+from forerun.plan.remedies import leanest, remedies
+from forerun.plan.space import changed, with_batch
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 from forerun.units import MIB
@@ -103,6 +104,17 @@ def test_nothing_fits_and_what_would_help_is_said():
     assert plan.forecast is None
     assert any("needs" in reason.said and "150 MiB" in reason.said for reason in plan.rejected)
     assert any(remedy.change.startswith("--gpu") and remedy.device_bytes for remedy in plan.remedies)
+
+
+@pytest.mark.medium
+def test_host_memory_is_offered_where_shards_do_not_fit():
+    settings = target("llama", precision="bf16-mixed", parallel={"shard": 2})
+    moved = changed(settings, {"parallel.offload": "parameters"})
+    most, least = (leanest(each, device("a10g"), Workbench(ask, 60.0)).device_bytes for each in (settings, moved))
+    tight = device("a10g").model_copy(update={"memory_bytes": (most + least) // 2})
+    first, *_ = remedies(settings, [tight], [], [], None, None, Workbench(ask, 60.0), has_method=False)
+    assert (first.change, first.device_bytes) == ("parallel.offload=parameters", least)
+    assert "not forerun" in first.said
 
 
 @pytest.mark.medium

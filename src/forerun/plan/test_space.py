@@ -76,6 +76,7 @@ def test_what_shares_rows_or_experts_goes_with_shards_only(parallel):
     words = {"name": "a", "workload": "causal-lm", "model": {"name": "tiny-llama"}, "data": {"examples": 64}}
     assert strategies(settings_from({**words, "parallel": parallel})) == ["fsdp"]
     assert strategies(settings_from({**words, "parallel": {"shard": 4}})) == ["ddp", "fsdp"]
+    assert strategies(settings_from({**words, "parallel": {"shard": 4, "offload": "parameters"}})) == ["fsdp"]
 
 
 NARROW = {"precision": "bf16-mixed", "model.dtype": "bfloat16"}

@@ -52,3 +52,27 @@ def test_nothing_is_offered_twice_nor_what_is_set_already():
     assert len(offered) == len(set(offered))
     assert "cross_entropy=chunked" not in offered
     assert "precision=bf16-mixed" not in offered
+
+
+@pytest.mark.parametrize(
+    ("more", "moved"),
+    [
+        ({}, "optimizer"),
+        ({"adapter": {"kind": "lora"}}, None),  # the state of adapters is small
+        ({"optimizer": {"name": "sgd"}}, None),
+        ({"parallel": {"shard": 4}}, "parameters"),
+        ({"parallel": {"shard": 4}, "adapter": {"kind": "lora"}}, "parameters"),
+        ({"parallel": {"shard": 4}, "precision": "fp16-mixed"}, None),
+        ({"parallel": {"shard": 2, "pipeline": 2}, "cross_entropy": "full"}, None),
+        ({"parallel": {"data": 4}}, None),
+        ({"parallel": {"kind": "ddp", "world_size": 4, "zero": 2}}, "optimizer"),
+        ({"parallel": {"shard": 4, "offload": "parameters"}}, None),
+    ],
+)
+def test_what_a_program_of_somebody_could_have_in_host_memory_is_offered(more, moved):
+    settings = settings_from({**SETTINGS.model_dump(), **more})
+    offered = [each for overrides, _ in changes(settings, find_device("a100-40gb")) for each in overrides]
+    assert [each for each in offered if "offload" in each] == ([f"parallel.offload={moved}"] if moved else [])
+    if moved and "adapter" not in more:
+        then = settings_from(settings.model_dump(), [f"parallel.offload={moved}"])
+        assert forecast(then, "a100-40gb").memory.breakdown.optimizer_state_bytes < 2**20

@@ -11,7 +11,7 @@ from forerun.forecasting.explain import candidate_changes
 from forerun.hardware.catalogue import Device
 from forerun.plan.candidates import Ask, Estimate, StepClass, Workbench
 from forerun.plan.outcome import WhatIf
-from forerun.plan.space import PADDINGS, precisions, recomputations
+from forerun.plan.space import PADDINGS, offloading, precisions, recomputations
 from forerun.settings.load import settings_from
 from forerun.settings.schema import Settings
 
@@ -79,6 +79,8 @@ def _computed(original: Settings, device: Device) -> Iterator[tuple[list[str], b
             yield [f"precision={precision}"], False
     if device.kind == "cuda" and original.compile == "none":
         yield ["compile=default", "compile_unit=blocks"], False
+    if device.kind == "cuda":
+        yield from (([f"{name}={value}"], False) for name, value in offloading(original).items())
     if original.model.attention != "auto":
         yield ["model.attention=auto"], False
     if batch.padding in PADDINGS and original.data.mean_tokens is not None:
