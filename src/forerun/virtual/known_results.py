@@ -106,7 +106,7 @@ def _entry(out: Any, tensors: Sequence[FakeTensor]) -> tuple[bool, list[_Made | 
         if type(each) is not FakeTensor or not _is_plain(each) or id(each) in arguments:
             return None
         storage, shape, strides = each.untyped_storage(), tuple(each.shape), each.stride()
-        source, offset = storages.get(storage._cdata), each.storage_offset()
+        source, offset = storages.get(storage._cdata), int(each.storage_offset())
         last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         size = (last + 1) * each.element_size() if each.numel() else 0
         if source == ANOTHER or (source is None and (offset or storage.nbytes() != size)):
