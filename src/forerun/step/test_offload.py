@@ -14,7 +14,7 @@ from forerun.step.build import build_step
 from forerun.step.heads import generic_workload
 from forerun.step.offload import MINIMAL_ELEMENTS
 from forerun.step.training_step import StepObserver
-from forerun.trace import ADAM_PASSES, HOST_BYTES
+from forerun.trace import ADAM_PASSES, ALLOCATE, FREE, HOST_BYTES
 from forerun.units import format_bytes
 from forerun.virtual.trace_step import trace_step
 
@@ -105,6 +105,18 @@ def test_shards_on_the_host_cross_before_they_are_gathered_and_gradients_after_t
     assert not any("by the fused kernel" in each for each in offloaded.warnings)
 
 
+@pytest.mark.parametrize("layout", [{"tensor": 2}, {"replicate": 2}, {"zero": 2}])
+def test_shards_of_other_layouts_live_on_the_host_too(layout):
+    given = settings(precision="bf16-mixed", model=UNTIED, parallel={"shard": 2, "offload": "parameters", **layout})
+    trace = trace_of(given)
+    alive = set()
+    for kind, index in trace.events[: trace.warm_from]:
+        alive.add(index) if kind == ALLOCATE else alive.discard(index) if kind == FREE else None
+    assert sum(trace.storages[index].bytes for index in alive) < 2**16  # rotary frequencies, ids
+    shares = 2 * layout.get("tensor", 1)
+    assert carried(trace, "forward") == pytest.approx(4 * trace.total_parameters / shares, rel=0.01)
+
+
 def test_copies_of_shards_go_beside_the_passes_until_the_link_is_slow():
     given = settings(precision="bf16-mixed", model=UNTIED, parallel={"shard": 2, "offload": "parameters"})
     trace, gpu = trace_of(given), device(GPU)
@@ -140,6 +152,7 @@ def test_a_step_that_offloads_activations_is_the_same_step():
         ({"parallel": {"offload": "parameters"}}, "ZeRO-3"),
         ({"parallel": {"kind": "fsdp", "world_size": 2, "offload": "optimizer"}}, "parallel.zero"),
         ({"parallel": {"shard": 2, "offload": "parameters"}, "precision": "fp16-mixed"}, "loss scale"),
+        ({"parallel": {"tensor": 2, "offload": "optimizer"}}, "parts of split layers"),
         ({"parallel": {"shard": 2, "pipeline": 2, "offload": "parameters"}}, "pipeline=2"),
         ({"parallel": {"offload": "optimizer"}, "optimizer": {"name": "sgd"}}, "sgd"),
     ],
