@@ -27,8 +27,9 @@ Stream = tuple[str, tuple[int, ...]]
 COLLECTIVES = "collectives"
 IN_PARTS = "in parts"
 ON_HOST: Stream = ("host", ())
+"""The stream of what goes to the host and is updated there."""
 FROM_HOST: Stream = ("from-host", ())
-"""The stream of what lives on the host."""
+"""The stream of what comes from the host ahead of its gather."""
 
 
 @dataclass(slots=True, eq=False)

@@ -41,9 +41,10 @@ class KnownResults:
         if not is_decided_by_shapes(func) or torch.is_inference_mode_enabled():
             return run()
         tensors: list[FakeTensor] = []
-        key = (func, _key(args, tensors), *((name, _key((value,), tensors)) for name, value in kwargs.items()))
-        if not tensors or None in key:
+        of_args, of_kwargs = _key(args, tensors), _key([*kwargs.values()], tensors)
+        if not tensors or of_args is None or of_kwargs is None:
             return run()
+        key = (func, of_args, tuple(kwargs), of_kwargs)
         try:
             is_new = key not in self._known
         except TypeError:  # a size that is not known yet has no hash

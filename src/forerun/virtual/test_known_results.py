@@ -104,6 +104,14 @@ def test_an_argument_that_comes_back_is_that_argument(known):
     assert len(runs) == 2
 
 
+def test_what_is_no_plain_value_is_no_key(known):
+    x = torch.empty(4)
+    runs = []
+    for _ in range(2):
+        known.of(aten.bernoulli.default, (x,), {"generator": torch.Generator()}, lambda: runs.append(1) or x.clone())
+    assert len(runs) == 2
+
+
 def test_a_number_that_is_known_stays_known(known):
     number = torch.tensor(3)
     assert isinstance(number, FakeTensor)

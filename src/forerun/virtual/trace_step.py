@@ -150,9 +150,8 @@ def bound_step(how: StepToTrace, stage: int) -> Iterator[tuple[TrainingStep, Vir
         if parallel.pipeline > 1 or parallel.deepspeed_stage == 3:
             stack.enter_context(recording_waits(session.recorder))
         with session.recorder.muted() if parallel.deepspeed_stage == 3 else contextlib.nullcontext():
-            place(
-                model, session.torch_device, _place_of_shards(settings)
-            )  # which ZeRO-3 splits as they are made (`zero.Init`)
+            # which ZeRO-3 splits as they are made (`zero.Init`)
+            place(model, session.torch_device, _place_of_shards(settings))
         stack.enter_context(layers_as_run(model, settings, device, session.recorder))
         session.name_modules(model)
         casts = stack.enter_context(as_megatron(settings, workload, model, session.recorder))
