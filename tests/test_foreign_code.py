@@ -19,6 +19,7 @@ RUNS_TEXT = {
     "recipes/code_lora/data/templates.py": "exec: a reference solution that the module composed itself",
     "notebook.py": "exec: the cell of the notebook that calls it",
     "forecasting/apart.py": "pickle: pipes between this process and one that it started itself",
+    "data/own/packed_files.py": "zipfile: one entry's bytes are read as they come; nothing is unpacked to files",
     "memory/snapshot.py": "pickle: every class and function is refused (`_PlainUnpickler`)",
 }
 """Modules that run text or read pickles, and whose."""

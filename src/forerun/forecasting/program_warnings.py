@@ -31,7 +31,8 @@ def compile_seconds(run: ProgramRun, device: Device) -> float:
 
 def _uses_card(step: Trace) -> bool:
     """Whether anything of a step is the card's own work."""
-    return any(call.issuer != Issuer.HOST and not call.name.startswith(UPDATE) for call, _ in step.warm_calls())
+    calls = (call for call, _ in step.warm_calls() if not call.is_view and not call.name.startswith(UPDATE))
+    return any(call.issuer != Issuer.HOST for call in calls)
 
 
 def program_warnings(

@@ -79,10 +79,8 @@ def require_tensor_parallel(settings: Settings) -> None:
          "parallel.tensor to 1"),
         ("cross_entropy", settings.cross_entropy != "full", "logits are split over ranks already. Set it to full"),
         ("model.kernels", settings.model.kernels != "none", "fused kernels know no split layers. Set it to none"),
-        ("parallel.zero", settings.parallel.deepspeed_stage > 0, "DeepSpeed's ZeRO is modelled for data parallel ranks "
-         "alone. Set parallel.kind to fsdp"),
-        ("parallel.offload", settings.parallel.offload != "none" and settings.parallel.kind != "fsdp", "the host takes "
-         "parts of split layers from FSDP alone. Set it to none, or parallel.shard above 1 with offload parameters"),
+        ("parallel.offload", settings.parallel.offload != "none" and settings.parallel.kind != "fsdp", "the host has "
+         "parts of split layers from FSDP alone. Set it to parameters with parallel.shard above 1, or to none"),
         ("workload", settings.workload != "causal-lm", "tensor parallelism is built for causal-lm. Set parallel.tensor "
          "to 1"),
         ("optimizer.name", settings.optimizer.name == "adafactor", "PyTorch's Adafactor cannot factor a split "

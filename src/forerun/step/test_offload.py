@@ -152,7 +152,7 @@ def test_a_step_that_offloads_activations_is_the_same_step():
         ({"parallel": {"offload": "parameters"}}, "ZeRO-3"),
         ({"parallel": {"kind": "fsdp", "world_size": 2, "offload": "optimizer"}}, "parallel.zero"),
         ({"parallel": {"shard": 2, "offload": "parameters"}, "precision": "fp16-mixed"}, "loss scale"),
-        ({"parallel": {"tensor": 2, "offload": "optimizer"}}, "parts of split layers"),
+        ({"parallel": {"tensor": 2, "offload": "optimizer"}}, "parts of split layers from FSDP"),
         ({"parallel": {"shard": 2, "pipeline": 2, "offload": "parameters"}}, "pipeline=2"),
         ({"parallel": {"offload": "optimizer"}, "optimizer": {"name": "sgd"}}, "sgd"),
     ],

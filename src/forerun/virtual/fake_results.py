@@ -29,11 +29,12 @@ def nonzero_elements(count: int, text: str) -> Iterator[None]:
         _count_and_text.reset(token)
 
 
-def run_fake(func: Any, packet: Any, args: Any, kwargs: Any, assumed: list[str]) -> Any:
+def run_fake(func: Any, args: Any, kwargs: Any, assumed: list[str]) -> Any:
     """The result of an aten call on fake tensors, where PyTorch's own fake kernel is missing or too strict too.
 
     What had to be assumed of values is added to `assumed`.
     """
+    packet = func._overloadpacket
     if packet in ONLY_IN_PLACE:
         return None
     if packet is aten.nonzero and (answer := _count_and_text.get()) is not None:

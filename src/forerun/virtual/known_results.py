@@ -18,7 +18,7 @@ ANOTHER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Output:
     """How one result is made."""
 
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class KnownResults:
     """By operator and arguments what came out, of operators that write nothing and whose shapes no value decides."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[bool, list[_Made | None]] | None] = {}
+        self._outputs: dict[Any, tuple[bool, list[_Output | None]] | None] = {}
 
     def of(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], run: Callable[[], Any]) -> Any:
         """The result of an operator on fake tensors; `run` works it out where it is not known."""
@@ -46,14 +46,14 @@ class KnownResults:
             return run()
         key = (func, of_args, tuple(kwargs), of_kwargs)
         try:
-            is_new = key not in self._known
+            is_new = key not in self._outputs
         except TypeError:  # a size that is not known yet has no hash
             return run()
         if is_new:
             out = run()
-            self._known[key] = _entry(out, tensors)
+            self._outputs[key] = _entry(out, tensors)
             return out
-        if (entry := self._known[key]) is None:
+        if (entry := self._outputs[key]) is None:
             return run()
         is_single, results = entry[0], _make(entry[1], tensors)
         return results[0] if is_single else results
@@ -95,14 +95,14 @@ def _is_plain(tensor: FakeTensor) -> bool:
     return tensor.constant is None and tensor.layout is torch.strided and not tensor.dtype.is_complex
 
 
-def _entry(out: Any, tensors: Sequence[FakeTensor]) -> tuple[bool, list[_Made | None]] | None:
+def _entry(out: Any, tensors: Sequence[FakeTensor]) -> tuple[bool, list[_Output | None]] | None:
     """What is to be made again; None where a result is an argument itself, not all of its storage, or of another's."""
     storages = {each.untyped_storage()._cdata: number for number, each in reversed([*enumerate(tensors)])}
     arguments = {id(each) for each in tensors}
-    made: list[_Made | None] = []
+    outputs: list[_Output | None] = []
     for each in out if isinstance(out, tuple | list) else [out]:
         if each is None:
-            made.append(None)
+            outputs.append(None)
             continue
         if type(each) is not FakeTensor or not _is_plain(each) or id(each) in arguments:
             return None
@@ -113,16 +113,18 @@ def _entry(out: Any, tensors: Sequence[FakeTensor]) -> tuple[bool, list[_Made | 
         if source == ANOTHER or (source is None and (offset or storage.nbytes() != size)):
             return None
         storages.setdefault(storage._cdata, ANOTHER)
-        made.append(_Made(shape, strides, each.dtype, each.fake_device, offset, source))
-    return isinstance(out, Tensor), made
+        outputs.append(_Output(shape, strides, each.dtype, each.fake_device, offset, source))
+    return isinstance(out, Tensor), outputs
 
 
-def _make(made: Sequence[_Made | None], tensors: Sequence[FakeTensor]) -> tuple[FakeTensor | None, ...]:
+def _make(outputs: Sequence[_Output | None], tensors: Sequence[FakeTensor]) -> tuple[FakeTensor | None, ...]:
     mode = tensors[0].fake_mode
-    places = [None if each is None or each.source is None else tensors[each.source].untyped_storage() for each in made]
+    places = [
+        None if each is None or each.source is None else tensors[each.source].untyped_storage() for each in outputs
+    ]
     bare: list[Tensor | None] = []
     with in_kernel_invocation_manager(mode):
-        for each, place in zip(made, places, strict=True):
+        for each, place in zip(outputs, places, strict=True):
             if each is None:
                 bare.append(None)
                 continue
@@ -131,5 +133,5 @@ def _make(made: Sequence[_Made | None], tensors: Sequence[FakeTensor]) -> tuple[
             bare.append(empty if place is None else empty.set_(place, each.offset, each.shape, each.strides))
     return tuple(
         None if each is None or tensor is None else FakeTensor(mode, tensor, each.device)
-        for each, tensor in zip(made, bare, strict=True)
+        for each, tensor in zip(outputs, bare, strict=True)
     )

@@ -78,7 +78,7 @@ class Recorder(TorchDispatchMode, StepObserver):
         self.followed: list[weakref.ref[torch.Tensor]] = []
         """Parameters whose gradients are the program's."""
         self.is_closed = False  # the step is over: storages that die now are not recorded
-        self.live_bytes, self._known = 0, KnownResults()
+        self.live_bytes, self._results = 0, KnownResults()
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         self._emptied: set[int] = set()
         self._calls: dict[Any, int] = {}
@@ -199,12 +199,9 @@ class Recorder(TorchDispatchMode, StepObserver):
             fake = isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation
             return args[0].fake_device if fake else func(*args)
         func = gradient_sums.in_place(func, args)
-        packet = func._overloadpacket
-        if packet is aten._local_scalar_dense:
+        if func._overloadpacket is aten._local_scalar_dense:
             return self._read(func, args[0])
-        out = self._known.of(
-            func, args, kwargs, lambda: run_fake(func, packet, args, kwargs, self.trace.assumed_values)
-        )
+        out = self._results.of(func, args, kwargs, lambda: run_fake(func, args, kwargs, self.trace.assumed_values))
         for tensor in flat((out,)):
             # torch/_subclasses/fake_tensor.py (2.13) computes constants on their device: BatchNorm's counter would fail
             if isinstance(tensor, FakeTensor) and tensor.constant is not None and tensor.constant.device.type == DEVICE:
