@@ -88,18 +88,43 @@ def _rows_of_parts(whole: Row) -> list[Row]:
 
 
 def _rows_of_columns(whole: Row) -> list[Row]:
-    """Rows of columns of one size, as pandas writes them: values by number, lists, or names apart from the values."""
+    """Rows of columns of one size, as pandas writes them: values by index, lists, or names apart from the values."""
     if set(whole) in ({"columns", "data"}, {"columns", "index", "data"}):
-        return [dict(zip(whole["columns"], values, strict=True)) for values in whole["data"]]
+        return _rows_of_split(whole["columns"], whole["data"])
     columns = list(whole.values())
     if len(columns) < 2 or WORDS & set(whole):
         return []
-    if all(isinstance(column, dict) and len(column) > 1 and column.keys() == columns[0].keys() for column in columns):
-        return [{name: column[key] for name, column in whole.items()} for key in columns[0]]
+    if _are_alike(columns):
+        return _rows_of_index(whole)
     if any(isinstance(column, list) and all(isinstance(value, dict) for value in column) for column in columns):
         return []  # such lists are rows, several of them
     if all(isinstance(column, list) and len(column) == len(columns[0]) > 1 for column in columns):
         return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
+    return []
+
+
+def _rows_of_split(names: Any, data: Any) -> list[Row]:
+    """Rows of values beside the names of their columns; none where they are something else."""
+    if not isinstance(names, list) or not isinstance(data, list) or not all(isinstance(name, str) for name in names):
+        return []
+    if len(set(names)) < len(names) or not all(isinstance(row, list) and len(row) == len(names) for row in data):
+        return []
+    return [dict(zip(names, row, strict=True)) for row in data]
+
+
+def _rows_of_index(whole: Row) -> list[Row]:
+    """Rows of columns by index, or of records by what names them: `{"a1": {"text": …}, "a2": …}`.
+
+    Numbers are an index; else there are more rows than columns. None where neither tells.
+    """
+    inner = next(iter(whole.values()))
+    outer_is_index, inner_is_index = (all(map(str.isdecimal, keys)) for keys in (whole, inner))
+    if outer_is_index == inner_is_index:
+        outer_is_index, inner_is_index = len(whole) > len(inner), len(whole) < len(inner)
+    if inner_is_index:
+        return [{name: column[key] for name, column in whole.items()} for key in inner]
+    if outer_is_index:
+        return [{**({} if "id" in record else {"id": key}), **record} for key, record in whole.items()]
     return []
 
 
@@ -145,7 +170,15 @@ def _table_inside(row: Row) -> str:
         for kind, words in ((Mapping, "objects"), (list, "lists")):
             if isinstance(value, list) and len(value) > 1 and all(isinstance(each, kind) for each in value):
                 return f"a list of {len(value):,} {words} under {name!r}"
+    columns = list(row.values())
+    if len(row) > 1 and _are_alike(columns):
+        return f"{len(columns[0]):,} values under each of {', '.join(row)}, which can be rows or columns"
     return ""
+
+
+def _are_alike(values: list[Any]) -> bool:
+    """Whether all are objects with the same names, several of them."""
+    return all(isinstance(value, Mapping) and len(value) > 1 and value.keys() == values[0].keys() for value in values)
 
 
 def _is_chat(value: Any) -> bool:

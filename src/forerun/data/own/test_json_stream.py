@@ -27,6 +27,29 @@ def test_columns_as_pandas_writes_them_are_rows(read, kind):
     assert read(COLUMNS[kind]) == ROWS
 
 
+RECORDS = [{"text": f"words {n}", "label": "ab"[n % 2]} for n in range(3)]
+
+
+@pytest.mark.parametrize("keys", [("0", "1", "2"), ("a1", "b2", "c3")])
+def test_records_by_what_names_them_are_rows_and_so_are_columns_by_index(read, keys):
+    records = dict(zip(keys, RECORDS, strict=True))
+    assert read(records) == [{"id": key, **record} for key, record in records.items()]
+    assert read({name: {key: record[name] for key, record in records.items()} for name in RECORDS[0]}) == RECORDS
+
+
+def test_a_square_of_names_is_refused_as_nothing_says_which_are_columns(read):
+    with pytest.raises(BadData, match="2 values under each of a, b, which can be rows or columns"):
+        read({"a": RECORDS[0], "b": RECORDS[1]})
+
+
+@pytest.mark.parametrize(
+    ("names", "data"), [(["text", "label"], [["one", "a"], ["two"]]), (["text", "text"], [["one", "a"]] * 2)]
+)
+def test_values_that_do_not_go_with_their_names_are_refused(read, names, data):
+    with pytest.raises(BadData, match="a list of 2 lists under 'data'"):
+        read({"columns": names, "data": data})
+
+
 def test_lists_named_by_parts_are_those(read):
     rows = read({"train": ROWS, "dev": ROWS[:1], "test": ROWS[1:]})
     assert [row["split"] for row in rows] == ["train", "train", "dev", "test"]
