@@ -1,8 +1,8 @@
 """What a program computes on the host between its kernels: random batches, large passes, copies to the card.
 
 Each becomes a call that the host issues to itself (`Issuer.HOST`) and that launches nothing. Batches of data loaders
-are left out: they are timed as a whole (`loaders.py`). So are updates of weights that live on the host, which are told
-as not modelled.
+are left out: they are timed as a whole (`loaders.py`). So are updates of weights that live on the host
+(`trained_parameters.py`).
 """
 
 import contextlib
