@@ -125,7 +125,12 @@ def strategies(settings: Settings) -> list[str]:
 def offloading(settings: Settings) -> dict[str, str]:
     """What could live in host memory instead, as the program that these settings are of has it; empty where nothing."""
     parallel, optimizer = settings.parallel, settings.optimizer
-    if parallel.offload != "none" or optimizer.name != "adamw" or optimizer.in_backward:
+    if (
+        parallel.engine == "megatron"
+        or parallel.offload != "none"
+        or optimizer.name != "adamw"
+        or optimizer.in_backward
+    ):
         return {}
     if parallel.kind == "fsdp" and parallel.pipeline == 1 and settings.precision != "fp16-mixed":
         return {"parallel.offload": "parameters"}

@@ -46,6 +46,7 @@ def refuse_unsupported(settings: Settings) -> None:
                 ("adapter.kind", settings.adapter.kind != "none", "its adapters are others than peft's"),
                 ("quantization", settings.quantization != "none", "it has no packed weights"),
                 ("cross_entropy", settings.cross_entropy != "full", "its own loss has whole logits"),
+                ("parallel.offload", settings.parallel.offload != "none", "what it offloads is not modelled"),
                 ("parallel.schedule", settings.parallel.schedule not in MEGATRON_SCHEDULES, "its schedules are "
                  f"{' and '.join(MEGATRON_SCHEDULES)}"),
             ],

@@ -153,6 +153,10 @@ def test_a_step_that_offloads_activations_is_the_same_step():
         ({"parallel": {"kind": "fsdp", "world_size": 2, "offload": "optimizer"}}, "parallel.zero"),
         ({"parallel": {"shard": 2, "offload": "parameters"}, "precision": "fp16-mixed"}, "loss scale"),
         ({"parallel": {"tensor": 2, "offload": "optimizer"}}, "parts of split layers from FSDP"),
+        (
+            {"parallel": {"shard": 2, "zero": 1, "engine": "megatron", "offload": "parameters"}},
+            "what it offloads",
+        ),
         ({"parallel": {"shard": 2, "pipeline": 2, "offload": "parameters"}}, "pipeline=2"),
         ({"parallel": {"offload": "optimizer"}, "optimizer": {"name": "sgd"}}, "sgd"),
     ],
