@@ -117,6 +117,8 @@ class Call:
     """The host waits for the device."""
     issuer: str = Issuer.EAGER
     """One of `Issuer`."""
+    times: int = 1
+    """How many like it run in its place, as of tokens that are generated one after another; the rest is of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,7 @@ class Trace:
         for kind, index in self.events[self.warm_from :]:
             if kind == OP and self.ops[index].phase is not Phase.PREPARE:
                 op = self.ops[index]
-                yield self.calls[op.call], self.repeats(op.micro_step)
+                yield self.calls[op.call], self.repeats(op.micro_step) * self.calls[op.call].times
 
     def part(self, begin: int, end: int) -> "Trace":
         """What happened in `events[begin:end]`, as a trace of its own."""

@@ -165,7 +165,7 @@ class RankClock:
             if timed.syncs:  # `.item()` and `nonzero` return when the device has caught up
                 self.host = max(self.host, self.cards.get(timed.card, self.device))
         total = self.totals[(timed.name, name)]
-        total[0] += count
+        total[0] += count * timed.times
         total[1] += count * seconds
         return exchange
 

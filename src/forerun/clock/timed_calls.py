@@ -81,6 +81,8 @@ class TimedCall(Record):
     """Number of the card that it runs on, where one process drives several."""
     other_card: int | None = None
     """The card that it copies from."""
+    times: int = 1
+    """How many run in its place; the seconds are of all."""
 
 
 def timed_calls(
@@ -104,8 +106,9 @@ def timed_calls(
         timed.append(
             TimedCall(
                 name=call.name, role=Role.COLLECTIVE if is_beside else role,
-                device_seconds=costs.device_seconds(call),
-                host_seconds=costs.host_seconds(call), syncs=call.syncs or (blocks_launches and not call.is_view),
+                device_seconds=costs.device_seconds(call) * call.times,
+                host_seconds=costs.host_seconds(call) * call.times,
+                times=call.times, syncs=call.syncs or (blocks_launches and not call.is_view),
                 has_flops=bool(call.flops),
                 is_product=any(part in call.name for part in PRODUCTS), before_product=comes_before,
                 ranks=tuple(keywords.get(RANKS, ())), peer=keywords.get(PEER), card=keywords.get(CARD, 0),

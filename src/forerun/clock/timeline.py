@@ -43,7 +43,8 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
     player.run([index for index in places if trace.ops[index].phase is Phase.OPTIMIZER], 1)
     player.clock.finish()
     warm = [trace.ops[index] for index in places]
-    flops = [(op, trace.calls[op.call].flops * trace.repeats(op.micro_step)) for op in warm]
+    calls = [trace.calls[op.call] for op in warm]
+    flops = [(op, c.flops * c.times * trace.repeats(op.micro_step)) for op, c in zip(warm, calls, strict=True)]
     return StepTime(
         phases=StepPhases(**{f"{name}_seconds": seconds for name, seconds in player.clock.busy.items()}),
         model_flops=sum(count for op, count in flops if not op.recomputed),

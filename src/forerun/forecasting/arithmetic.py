@@ -30,5 +30,5 @@ def main_format(step: Trace, device: Device) -> str:
         call = step.calls[step.ops[index].call] if kind == OP else None
         if call is not None and call.flops:
             dtype = format_of(call, step, device)
-            flops["bfloat16" if dtype.startswith("float8") else dtype] += call.flops
+            flops["bfloat16" if dtype.startswith("float8") else dtype] += call.flops * call.times
     return max(flops, key=lambda dtype: flops[dtype]) if flops else device.product_dtype("float32", tf32=step.tf32)

@@ -157,10 +157,10 @@ def _products_in(dtype: str, trace: Trace, watcher: StepWatcher, device: Device)
         call = trace.calls[trace.ops[index].call] if kind == OP else None
         if call is None or not call.flops:
             continue
-        flops += call.flops
+        flops += call.flops * call.times
         if format_of(call, trace, device) == dtype and all(spec.dtype == dtype for spec in call.inputs):
-            own += call.flops
-            seconds[trace.lines.get(index, "")] += costs.device_seconds(call)
+            own += call.flops * call.times
+            seconds[trace.lines.get(index, "")] += costs.device_seconds(call) * call.times
     line = max(seconds, key=lambda name: seconds[name], default="")
     return own / flops if flops else 0.0, line, sum(seconds.values())
 

@@ -279,7 +279,7 @@ def _evaluation_seconds(
     step, passes = last_step(trace, watcher), max(1, len(watcher.spans[-1].backward_lines))
     ops = (step.ops[index] for kind, index in step.events if kind == OP)
     calls = Counter(op.call for op in ops if op.phase is Phase.FORWARD)
-    launches = sum(count * costs.host_seconds(step.calls[call]) for call, count in calls.items()) / passes
+    launches = sum(n * costs.host_seconds(step.calls[i]) * step.calls[i].times for i, n in calls.items()) / passes
     size = length.evaluation_batch_size or watcher.loop.samples_per_step / passes
     busy = steps[-1].phases.forward_seconds * size / watcher.loop.samples_per_step
     return length.evaluation_batches * max(busy, launches)

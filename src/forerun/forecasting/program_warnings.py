@@ -12,6 +12,7 @@ from forerun.hardware.catalogue import Device
 from forerun.trace import Issuer, Trace
 from forerun.units import format_seconds
 from forerun.virtual.cuda.run import ProgramRun
+from forerun.virtual.cuda.token_loops import GOES_ON
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength
 from forerun.virtual.cuda.unknown import TRUTH, Assumption
 
@@ -83,7 +84,10 @@ def program_warnings(
     ended = [each for each in run.assumptions if each.loop is not None]
     warnings += [_of_convergence(each, trace, costs, step_count) for each in ended]
     lines = {each.line for each in ended}
-    others = [each for each in run.assumptions if each.line not in lines]
+    generating = [each for each in run.assumptions if each.what == GOES_ON]
+    warnings += [_of_generation(each) for each in generating]
+    places = {each.line.split(" (")[0] for each in generating}  # the library's own line asks for each token
+    others = [each for each in run.assumptions if not {each.line, each.line.split(" (")[0]} & (lines | places)]
     warnings += [_of_loop(each, step_count) for each in others if _decides_a_loop(each, step_count)]
     if run.assumptions:
         first = run.assumptions[0]
@@ -127,13 +131,20 @@ def _of_loop(assumption: Assumption, steps: int) -> str:
     )
 
 
+def _of_generation(assumption: Assumption) -> str:
+    return (
+        f"{assumption.line} generates {assumption.value}, as many as it may: nobody can know where an answer ends. "
+        "Where all of a batch end earlier, it takes less time, about in proportion."
+    )
+
+
 def _of_convergence(assumption: Assumption, trace: Trace, costs: PriorCosts, steps: int) -> str:
     """A loop that goes on until it has converged, and what a turn more or less of it is worth."""
     end = assumption.loop
     assert end is not None
     calls = [trace.calls[op.call] for op in trace.ops[slice(*end.ops)]]
-    device = sum(costs.device_seconds(call) for call in calls)
-    seconds = max(device, sum(costs.host_seconds(call) for call in calls)) / max(1, end.turns - 1)
+    device = sum(costs.device_seconds(call) * call.times for call in calls)
+    seconds = max(device, sum(costs.host_seconds(call) * call.times for call in calls)) / max(1, end.turns - 1)
     loops = max(1, round(assumption.times / steps))
     return (
         f"{assumption.line} ends a loop by a value that nobody can know; {end.turns} turns are assumed. Each turn more "

@@ -95,7 +95,7 @@ def _call(call: Call, specs: _Table) -> list[Any]:
     return [
         call.name, _plain(call.arguments, specs), _plain(call.keywords, specs),
         [specs.place(spec) for spec in call.inputs], [specs.place(spec) for spec in call.outputs],
-        call.flops, call.bytes_read, call.bytes_written, call.is_view, call.syncs, call.issuer,
+        call.flops, call.bytes_read, call.bytes_written, call.is_view, call.syncs, call.issuer, call.times,
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
@@ -19,6 +19,7 @@ from forerun.step.training_step import StepObserver
 from forerun.trace import ALLOCATE, FREE, OP, RANDOM_ELEMENTS, Call, Category, Issuer, Op, Phase, Storage, Trace
 from forerun.virtual import gradient_sums, kernel_memory
 from forerun.virtual.backend import DEVICE, current_stream
+from forerun.virtual.card import Card
 from forerun.virtual.describe import (
     bytes_of,
     card_of,
@@ -37,21 +38,6 @@ from forerun.virtual.known_results import KnownResults
 from forerun.virtual.program_lines import calling_line
 
 aten = torch.ops.aten
-
-
-class Card(Protocol):
-    """Memory of a card that is played along with the program; raises `torch.OutOfMemoryError` when it is full."""
-
-    def allocate(self, key: int, size: int, stream: int = 0, card: int = 0, reduces: int = 0) -> None:
-        """Give `size` bytes to the storage `key`, from the pool of `stream`; of the `card` of that number.
-
-        `reduces` as in `Storage`.
-        """
-        ...
-
-    def free(self, key: int) -> None:
-        """Take them back."""
-        ...
 
 
 class Recorder(TorchDispatchMode, StepObserver):
@@ -312,23 +298,28 @@ class Recorder(TorchDispatchMode, StepObserver):
         events: list[tuple[str, int]],
         places: dict[int, int] | None = None,
         tensors: Mapping[int, torch.Tensor | None] | None = None,
+        calls: Mapping[int, int] | None = None,
+        sizes: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
         """Record events of the trace once more; returns the new storage of each that they allocate.
 
         `places` are new storages from before for old ones, `tensors` those whose storage ends with that of an old one.
-        The end of any other storage from before is not recorded: it is somebody else's.
+        The end of any other storage from before is not recorded: it is somebody else's. `calls` and `sizes` are other
+        calls of old operators, and other bytes of old storages.
         """
-        places, tensors = {} if places is None else places, tensors or {}
+        places, tensors, calls, sizes = {} if places is None else places, tensors or {}, calls or {}, sizes or {}
         for kind, index in events:
             if kind == OP:
                 if self.keeps_lines:
                     self.trace.lines[len(self.trace.ops)] = self.trace.lines.get(index, "")
                 self.trace.events.append((OP, len(self.trace.ops)))
-                self.trace.ops.append(replace(self.trace.ops[index], phase=self.current_phase))
+                op, phase = self.trace.ops[index], self.current_phase
+                self.trace.ops.append(Op(calls.get(index, op.call), phase, op.micro_step, op.module, op.recomputed))
             elif kind == ALLOCATE:
                 storage = self.trace.storages[index]
-                places[index] = self._new_storage(storage.bytes, storage.owner, storage.card, storage.reduces)
-                self.live_bytes += storage.bytes
+                size = sizes.get(index, storage.bytes)
+                places[index] = self._new_storage(size, storage.owner, storage.card, storage.reduces)
+                self.live_bytes += size
             elif index in places:
                 self._record_free(places[index])
             else:
@@ -390,11 +381,16 @@ class Recorder(TorchDispatchMode, StepObserver):
 
     def append(self, key: Any, describe: Callable[[], Call]) -> None:
         """Record one operator; calls of one `key` have one description."""
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = len(self.trace.calls)
-            self.trace.calls.append(describe())
+        call = self.number_of(key, describe)
         if self.keeps_lines:
             self.trace.lines[len(self.trace.ops)] = calling_line()
         self.trace.events.append((OP, len(self.trace.ops)))
         self.trace.ops.append(Op(call, self.current_phase, self.current_micro_step, self.module_path, self.recomputing))
+
+    def number_of(self, key: Any, describe: Callable[[], Call]) -> int:
+        """Number of a call in the trace, which is described once for each `key`."""
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = len(self.trace.calls)
+            self.trace.calls.append(describe())
+        return call

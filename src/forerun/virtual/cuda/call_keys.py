@@ -47,9 +47,9 @@ def training_key(module: nn.Module, leaves: list[Any], structure: Any) -> Hashab
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained or not all(_is_simple(parameter) for parameter in trained):
         return None
-    if not all(_is_harmless(hook) for part in module.modules() for hook in _hooks(part)):
+    if has_own_hooks(module):
         return None
-    specs = tuple((*_spec(leaf), _is_full(leaf)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    specs = tuple((*_spec(leaf), is_full(leaf)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
     autocast = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     training = hash(tuple(part.training for part in module.modules()))
     return id(module), str(structure), specs, autocast, training, hash(tuple(map(id, trained))), gradients_of(module)
@@ -60,7 +60,12 @@ def gradients_of(module: nn.Module) -> int:
     return hash(tuple(p.is_leaf and p.grad is not None for p in module.parameters()))
 
 
-def _is_full(tensor: torch.Tensor) -> bool:
+def has_own_hooks(module: nn.Module) -> bool:
+    """Whether a module or a part of it has hooks that may leave something behind."""
+    return not all(_is_harmless(hook) for part in module.modules() for hook in _hooks(part))
+
+
+def is_full(tensor: torch.Tensor) -> bool:
     """Whether it is a mask without gaps, which is often left out."""
     values = _decisive(tensor)
     return values is not None and tensor.dim() > 1 and bool(values.all())

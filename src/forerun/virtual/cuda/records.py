@@ -54,7 +54,8 @@ class StepSpan:
 def work_between(trace: Trace, begin: int, end: int) -> tuple[int, int]:
     """Arithmetic (FLOP) and bytes moved by the operators from one event of a trace to another."""
     calls = [trace.calls[trace.ops[index].call] for kind, index in trace.events[begin:end] if kind == OP]
-    return sum(c.flops for c in calls), sum(c.bytes_read + c.bytes_written for c in calls if not c.is_view)
+    moved = sum((c.bytes_read + c.bytes_written) * c.times for c in calls if not c.is_view)
+    return sum(c.flops * c.times for c in calls), moved
 
 
 BY_COUNTER = "a counter"

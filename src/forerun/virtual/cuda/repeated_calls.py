@@ -14,6 +14,7 @@ from torch import nn
 from forerun.trace import ALLOCATE, FREE, OP
 from forerun.virtual.cuda.call_keys import evaluation_key
 from forerun.virtual.cuda.call_results import CallResults
+from forerun.virtual.cuda.decoding import PlayedTokens
 from forerun.virtual.recorder import Recorder
 
 ALIKE = 2
@@ -40,6 +41,7 @@ class RepeatedCalls:
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
         self._records: dict[Hashable, CallRecord | None] = {}
+        self._tokens = PlayedTokens(recorder)
 
     def __call__(
         self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -47,7 +49,7 @@ class RepeatedCalls:
         """The results of a call of `module`, run or played."""
         key = evaluation_key(module, args, kwargs)
         if key is None:
-            return original(module, *args, **kwargs)
+            return self._tokens(original, module, args, kwargs)
         record = self._records.get(key)
         if record is not None and record.times >= ALIKE and record.module() is module:
             return self._play(record)

@@ -40,6 +40,7 @@ from forerun.virtual.cuda.spawned import running_spawned_ranks
 from forerun.virtual.cuda.stand_ins.flash_attn import flash_in_transformers
 from forerun.virtual.cuda.stand_ins.kernels import standing_in
 from forerun.virtual.cuda.tensor_classes import making_subclasses
+from forerun.virtual.cuda.token_loops import following_token_loops
 from forerun.virtual.cuda.torch_cuda import CudaEvent, LiveCard, answering
 from forerun.virtual.cuda.unknown import Assumptions
 from forerun.virtual.cuda.unsaved_checkpoints import taking_weights_as_they_are
@@ -145,6 +146,7 @@ class CudaSession:
         enter(steady_buckets())
         enter(beginning_at_once(self.assumptions.note))
         enter(searching_to_the_end(self.assumptions.note))
+        enter(following_token_loops(self.recorder, self.assumptions.note))
         enter(taking_weights_as_they_are())
         enter(_recording_reductions(self.recorder))
         enter(_saving_alone())

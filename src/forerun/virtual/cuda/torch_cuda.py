@@ -21,6 +21,7 @@ from forerun.trace import EMPTY_CACHE, Call, Trace
 from forerun.units import KIB, KILO, MILLI
 from forerun.virtual.backend import DEVICE, VirtualBackend
 from forerun.virtual.backend import Stream as VirtualStream
+from forerun.virtual.card import Card
 from forerun.virtual.cuda.cards import choose, number_of, this_card
 from forerun.virtual.cuda.cuda_graphs import graph_answers, is_capturing
 from forerun.virtual.cuda.driver_answers import Note, library_answers, markers, nothing, runtime, sensor_answers
@@ -28,7 +29,7 @@ from forerun.virtual.cuda.generators import CudaGenerator
 from forerun.virtual.cuda.names import to_virtual
 from forerun.virtual.cuda.old_types import old_types
 from forerun.virtual.put_back import replaced
-from forerun.virtual.recorder import Card, Recorder
+from forerun.virtual.recorder import Recorder
 
 AMPERE = 8
 RANDOM_STATE = frozenset(torch.cuda.random.__all__)
