@@ -1,5 +1,7 @@
 """Two clocks on small hand-made traces, where every figure can be worked out on paper."""
 
+import dataclasses
+
 import pytest
 
 from forerun.clock.timeline import operator_spans, replay_clock
@@ -43,6 +45,19 @@ def test_device_bound_step_hides_the_host():
     assert time.phases.forward_seconds == time.phases.backward_seconds == time.phases.optimizer_seconds == 1
     assert time.phases.host_seconds == pytest.approx(0.1), "only the first launch is waited for"
     assert time.seconds == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize("host", [0.1, 2.0])
+def test_a_call_that_stands_for_several_takes_the_time_of_all(host):
+    each = trace_of(*[step for _ in range(8) for step in ((*FORWARD, 0), (*FORWARD, 1), (*FORWARD, 2))])
+    many = trace_of((*FORWARD, 0), (*FORWARD, 1), (*FORWARD, 2))
+    many.calls[:] = [dataclasses.replace(call, times=8) for call in many.calls]
+    one_by_one, together = (replay_clock(trace, FixedCosts(host=host)) for trace in (each, many))
+    assert together.seconds == pytest.approx(one_by_one.seconds)
+    assert together.hardware_flops == one_by_one.hardware_flops == 80
+    assert [(row.name, row.calls) for row in together.operators] == [
+        (row.name, row.calls) for row in one_by_one.operators
+    ]
 
 
 def test_host_bound_step_shows_launch_gaps():
