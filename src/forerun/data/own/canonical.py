@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from forerun.data.own.columns import Row, is_empty, number_of, says_nothing, structure_of, value_at
+from forerun.data.own.columns import Row, content_of, is_empty, number_of, says_nothing, structure_of, value_at
 from forerun.data.own.formats import NO_PARTS, RowLayout
 from forerun.data.own.labels import label_name, labels_of
 from forerun.data.own.repairs import Repairs
@@ -185,6 +185,8 @@ class _Reader:
 
     def system(self) -> tuple[Turn, ...]:
         value = self.value("system")
+        if isinstance(value, Mapping) and _is_text(text := content_of(value)):
+            return (Turn("system", self._whole("system", text)),)
         return () if is_empty(value) else (Turn("system", self.text("system")),)
 
     def tools(self) -> str:
@@ -307,12 +309,10 @@ class _Reader:
         message = structure_of(message)
         if not isinstance(message, Mapping):
             raise self._fault(part, "messages with role and content, or from and value", message)
-        speaker, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        speaker, content = message.get("role", message.get("from")), content_of(message)
         role = ROLES.get(str(speaker).lower())
         if role is None:
             raise self._fault(part, f"a role among {', '.join(ROLES)}", speaker)
-        if isinstance(content, list) and all(isinstance(p, Mapping) and _is_text(p.get("text")) for p in content):
-            content = "".join(p["text"] for p in content)
         if role == "assistant" and (calls := calls_of(message)):
             text = content if isinstance(content, str) and not is_caller(message) else ""
             return self._turn_of_calls(part, text, calls, {**reasoning_of(message), **weight_of(message)})

@@ -61,6 +61,8 @@ class Column:
     """Whether its values are whole numbers of which none comes again, as numbers of rows are."""
     has_tools: bool = False
     """Whether some of its values are lists of descriptions of tools."""
+    is_message: bool = False
+    """Whether each of its values is one message."""
     are_flags: bool = False
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
     are_spans: bool = False
@@ -117,6 +119,14 @@ def are_tools(value: Any) -> bool:
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(isinstance(tool, Mapping) and is_function(tool.get("function", tool)) for tool in value)
+
+
+def content_of(message: Mapping[str, Any]) -> Any:
+    """What a message says: its `content` (OpenAI), `value` (ShareGPT) or `parts` (Gemini); texts in a list as one."""
+    content = message.get("content", message.get("value", message.get("parts")))
+    if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
+        return "".join(part["text"] for part in content)
+    return content
 
 
 def is_function(value: Any) -> bool:
@@ -198,6 +208,7 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         mean_words=sum(len(text.split()) for text in texts) / len(texts) if texts else 0.0,
         are_running=len(set(numbers)) == len(present) > 1 and all(map(float.is_integer, numbers)),
         has_tools=any(map(are_tools, present)),
+        is_message=bool(present) and all(isinstance(value, Mapping) and content_of(value) for value in present),
         are_spans=bool(present) and all(spans_of(value) is not None for value in present),
         are_parts=len(words) == len(values) and _are_parts(words),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),

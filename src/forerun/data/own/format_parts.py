@@ -1,6 +1,7 @@
 """What does a row of each format consist of, and what are its columns called? Tables of names, and no logic.
 
-Names are those of TRL, OpenAI, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging Face hub.
+Names are those of TRL, OpenAI, Gemini, axolotl, LLaMA-Factory, sentence-transformers and of data sets on the Hugging
+Face hub.
 """
 
 from collections.abc import Mapping
@@ -19,9 +20,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
               "class_index", "class_id", "label_id", "polarity", "grade", "note", "gold_label"),
     "words": ("words", "tokens", "sentence", "text"),
     "tags": ("tags", "ner_tags", "pos_tags", "chunk_tags", "ner", "pos", "token_labels", "labels"),
-    "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue"),
+    "messages": ("messages", "conversations", "conversation", "chat", "dialog", "dialogue", "contents"),
     "conversations": ("conversations", "conversation", "messages", "chat"),
-    "system": ("system", "system_prompt"),
+    "system": ("system", "system_prompt", "systeminstruction", "system_instruction"),
     "instruction": ("instruction", "instructions", "question"),
     "input": ("input", "context"),
     "output": ("output", "response", "answer", "completion", "answers.text.0"),

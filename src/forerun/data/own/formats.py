@@ -293,7 +293,7 @@ def _plays(part: str, column: Column) -> bool:
     if part == "history":
         return column.kind in ("mixed", "empty")
     if part in ("input", "system"):
-        return column.kind in ("text", "number", "empty")
+        return column.kind in ("text", "number", "empty") or (part == "system" and column.is_message)
     if part == "text":
         return column.kind == "text" and (column.distinct > 2 or not comes_again(column))
     if part == "pair":

@@ -36,6 +36,16 @@ CASES = {
         {"messages": [USER, ANSWER], "system": "Be kind."},
         ChatRow((Turn("system", "Be kind."), HI, HELLO)),
     ),
+    "Gemini's contents": (
+        {
+            "systemInstruction": {"role": "system", "parts": [{"text": "Be kind."}]},
+            "contents": [
+                {"role": "user", "parts": [{"text": "H"}, {"text": "i"}]},
+                {"role": "model", "parts": [{"text": "Hello"}]},
+            ],
+        },
+        ChatRow((Turn("system", "Be kind."), HI, HELLO)),
+    ),
     "message in parts": (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, ANSWER]},
         ChatRow((HI, HELLO)),
