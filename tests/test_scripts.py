@@ -25,7 +25,7 @@ BLOCK_BYTES = 512
 """The allocator's smallest block (c10/core/AllocatorConfig.h, kMinBlockSize): the most that rounding adds to a tensor."""
 SCRIPTS = {
     "trainer_seq2seq.py": ["datasets"], "trainer_vit.py": [], "trl_trainers.py sft": ["trl"], "trl_trainers.py dpo": ["trl"],
-    "trl_trainers.py reward": ["trl"], "trl_trainers.py grpo": ["trl"], "peft_lora.py": [], "accelerate_loop.py": ["accelerate"],
+    "trl_trainers.py reward": ["trl"], "trl_trainers.py grpo": ["trl"], "trl_trainers.py grpo-vllm": ["trl"], "peft_lora.py": [], "accelerate_loop.py": ["accelerate"],
     "lightning_vision.py": ["lightning", "timm"], "fabric_loop.py": ["lightning"],
     "sentence_pairs.py": ["sentence_transformers", "datasets"], "timm_loop.py": ["timm"],
     "torchvision_tasks.py detection": ["torchvision"], "torchvision_tasks.py segmentation": ["torchvision"],

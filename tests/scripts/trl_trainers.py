@@ -1,4 +1,4 @@
-"""TRL's trainers on a small LLaMA: `sft` (with LoRA), `dpo`, `reward` or `grpo` (with generation)."""
+"""TRL's trainers on a small LLaMA: `sft` (with LoRA), `dpo`, `reward` or `grpo` (with generation, also by vLLM)."""
 
 import sys
 
@@ -57,7 +57,11 @@ else:
     from trl import GRPOConfig, GRPOTrainer
 
     rows = Dataset.from_list([{"prompt": message("user", n)} for n in range(40)])
-    arguments = GRPOConfig(**options, num_generations=4, max_completion_length=8)
+    engine = {"use_vllm": True, "vllm_mode": "colocate"} if kind == "grpo-vllm" else {}
+    if engine:  # which finds the model by its name
+        config.save_pretrained("model")
+        model.name_or_path = "model"
+    arguments = GRPOConfig(**options, **engine, num_generations=4, max_completion_length=8)
 
     def brevity(completions, **_):
         return [-float(len(completion[0]["content"])) for completion in completions]

@@ -6,7 +6,7 @@ from typing import Any
 
 from forerun.hardware.catalogue import Device
 from forerun.trace import Trace
-from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, liger_models, xformers
+from forerun.virtual.cuda.stand_ins import apex, flash_attn, flex_attention, liger_models, vllm, xformers
 from forerun.virtual.cuda.stand_ins.bitsandbytes import quantizing_without_values
 from forerun.virtual.cuda.stand_ins.extensions import virtual_extensions
 from forerun.virtual.cuda.stand_ins.packages import importable
@@ -25,7 +25,7 @@ def standing_in(device: Device, trace: Trace, note: Callable[[str, Any], None]) 
         virtual_triton(device, note),
         virtual_extensions(),
         operators_of_torchvision(),
-        importable(PACKAGES, device.compute_capability or (0, 0)),
+        importable((*PACKAGES, *vllm.packages(trace, note)), device.compute_capability or (0, 0)),
         quantizing_without_values(trace),
         folding_in_one_kernel(),
     ):

@@ -37,6 +37,8 @@ class StandInPackage:
     most_capability: tuple[int, int] = (99, 0)
     fault: tuple[str, str] = ("", "")
     """Module and attribute in which one that can be imported keeps why its kernels did not load."""
+    is_wanted: Callable[[], bool] = lambda: True
+    """Whether the program that runs asks for it; other libraries look for some, and use more than a stand-in has."""
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether the package has kernels for GPUs of that compute capability."""
@@ -98,7 +100,7 @@ class StandInFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         """The specification of a stand-in's module."""
         package = next((each for each in self.packages if each.root == name.partition(".")[0]), None)
-        if package is None:
+        if package is None or not package.is_wanted():
             return None
         loader, is_parent = _Loader(package, functools.partial(self._content_of, package)), True
         # whether the package is there is asked while transformers is imported, which the content may need
@@ -118,7 +120,8 @@ class StandInFinder(importlib.abc.MetaPathFinder):
         """Metadata of all stand-ins, or of the one that `context` names."""
         name = getattr(context, "name", None)
         for package in self.packages:
-            if name is None or _plain(name) in (_plain(package.distribution), _plain(package.root)):
+            is_meant = name is None or _plain(name) in (_plain(package.distribution), _plain(package.root))
+            if is_meant and package.is_wanted():
                 yield StandInDistribution(package)
 
 
