@@ -39,6 +39,8 @@ class StandInPackage:
     """Module and attribute in which one that can be imported keeps why its kernels did not load."""
     is_wanted: Callable[[], bool] = lambda: True
     """Whether the program that runs asks for it; other libraries look for some, and use more than a stand-in has."""
+    hides: bool = False
+    """Whether it stands in for one that is installed, too: which starts engines on a card that must be there."""
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether the package has kernels for GPUs of that compute capability."""
@@ -132,7 +134,7 @@ def _plain(name: str) -> str:
 @contextlib.contextmanager
 def importable(packages: Sequence[StandInPackage], capability: tuple[int, int]) -> Iterator[None]:
     """Let a program import stand-ins for those of `packages` that are not installed and that the card could run."""
-    absent = [each for each in packages if each.runs_on(capability) and not _loads(each)]
+    absent = [each for each in packages if each.runs_on(capability) and (each.hides or not _loads(each))]
     finder = StandInFinder(absent)
     roots = {each.root for each in absent}
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in roots}

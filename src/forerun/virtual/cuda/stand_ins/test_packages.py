@@ -55,6 +55,21 @@ def test_asking_whether_a_package_is_there_makes_nothing_of_it():
             del sys.modules[name]
 
 
+@pytest.mark.parametrize(("text", "is_here"), [("import torch", True), ("from vllm import LLM", False)])
+def test_an_engine_that_is_installed_gives_way_to_its_stand_in_where_a_program_names_it(
+    text, is_here, tmp_path, monkeypatch
+):
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("here = True\n")
+    (tmp_path / "train.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
+    with forerun.virtual_cuda("a100-40gb"):
+        vllm = importlib.import_module("vllm")
+        assert "here" in vars(vllm) if is_here else vllm.__spec__.origin == "forerun"
+    sys.modules.pop("vllm", None)
+
+
 def test_one_that_keeps_its_fault_to_itself_is_too(tmp_path, monkeypatch):
     """xformers can be imported for another PyTorch, and remembers why its kernels did not load."""
     (tmp_path / "xformers").mkdir()

@@ -247,4 +247,4 @@ def packages(trace: Trace, note: Callable[[str, Any], None]) -> tuple[StandInPac
             "vllm.distributed.weight_transfer.nccl_engine": server,
         }
 
-    return (StandInPackage("vllm", "vllm", VERSION, modules, (7, 0), is_wanted=_says_vllm),)
+    return (StandInPackage("vllm", "vllm", VERSION, modules, (7, 0), is_wanted=_says_vllm, hides=True),)
