@@ -191,9 +191,9 @@ class LLM:
         weights = sizes.parameters * WEIGHT_BYTES
         flops, dtype = 2 * sizes.parameters, "bfloat16"
         passes = max(1, math.ceil(prompt_tokens / self._batched))
-        written = prompt_tokens * sizes.cached_bytes
+        stored = prompt_tokens * sizes.cached_bytes
         launch("vllm_prefill", self._cache[:1], self._weights[:1], flops * prompt_tokens,
-               traffic=(passes * weights, written), dtype=dtype)  # fmt: skip
+               traffic=(passes * weights, stored), dtype=dtype)  # fmt: skip
         self._latency(passes)
         sequences = len(prompts) * answers
         length = prompt_tokens / max(1, len(prompts)) + new / 2  # in the middle of the answer
