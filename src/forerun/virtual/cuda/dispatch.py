@@ -44,6 +44,7 @@ from forerun.virtual.cuda.shadow import (
 )
 from forerun.virtual.cuda.sparse_tensors import is_sparse_work, run_sparse
 from forerun.virtual.cuda.tensor_classes import bare_operands
+from forerun.virtual.cuda.token_loops import loop_asks_for_its_end
 from forerun.virtual.cuda.unknown import CONVERGED, READ, Assumptions, assume_values, assumed_results, results_on_host
 from forerun.virtual.describe import is_wrapper
 from forerun.virtual.recorder import Recorder
@@ -244,6 +245,8 @@ class CudaDispatch(TorchDispatchMode):
             answer = self.recorder.__torch_dispatch__(func, (), args, kwargs) if is_virtual(tensor) else 0
         if shadow is None or shadow.is_assumed:
             answer = answer if shadow is None else shadow.value.item()
+            if loop_asks_for_its_end():
+                return answer
             is_truth = tensor.dtype == torch.bool and self.assumptions.truth is not None
             answer = self.assumptions.truth if is_truth else answer
             if end := self.assumptions.loops.end(answer, len(self.recorder.trace.ops)):

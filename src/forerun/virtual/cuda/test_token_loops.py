@@ -8,9 +8,11 @@ from torch import nn
 
 import forerun
 from forerun.forecasting.program_warnings import _of_generation
+from forerun.virtual.cuda import token_loops
 from forerun.virtual.cuda.decoding import PlayedTokens
 from forerun.virtual.cuda.test_decoding import llama
 from forerun.virtual.cuda.token_loops import GOES_ON, TokenLoop, innermost_loop
+from forerun.virtual.put_back import replaced
 
 
 def test_what_a_turn_does_counts_for_each_of_its_tokens():
@@ -42,6 +44,17 @@ def test_a_loop_that_a_token_may_end_is_told(options, goes_on, monkeypatch):
     assert out.shape == (1, 20)
     assert innermost_loop() is None
     assert [each.value for each in assumed] == (["12 new tokens"] if goes_on else [])
+
+
+def test_a_loop_that_asks_whether_it_ends_goes_on(monkeypatch):
+    """As in transformers 4.57; elsewhere, a loop that ends by a value that nobody knows is taken to converge."""
+    with forerun.virtual_cuda("t4") as gpu:
+        converges = type(gpu._session.assumptions.loops)
+        monkeypatch.setattr(converges, "end", lambda *_: SimpleNamespace(turns=0, answer=True))
+        loop, scores = TokenLoop(gpu._session.recorder, 100), torch.ones(4, 5000, device="cuda").exponential_()
+        assert bool(scores.max() == 0)
+        with replaced(token_loops, "_LOOPS", [loop]), replaced(loop, "asks", True):
+            assert not bool(scores.max() == 0)
 
 
 def test_the_warning_says_how_many():

@@ -3,10 +3,12 @@
 `GenerationMixin._sample` (transformers/generation/utils.py, 4.57 to 5.24) calls the model, adds a token to what it
 gives the model next (`_update_model_kwargs_for_generation`) and to its ids (`torch.cat`). Where the model call stood
 for several tokens, both add as many, and what the loop did in that turn counts as often. Loops that keep something of
-each token (scores, attentions), or that hand tokens on (a streamer), take turn by turn.
+each token (scores, attentions), or that hand tokens on (a streamer), take turn by turn, and so do releases that add one
+token at a time.
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -20,8 +22,11 @@ from forerun.virtual.put_back import replaced
 from forerun.virtual.recorder import Recorder
 
 MODULE, LOOP, UPDATE = "transformers.generation.utils", "_sample", "_update_model_kwargs_for_generation"
+ENDS = "_has_unfinished_sequences"
 GOES_ON = "where an answer ends"
 """What nobody can know of a loop that a token may end."""
+ADDS_SEVERAL = "attention_mask.shape[0], num_new_tokens"
+"""What the source of that function says where it lengthens masks by several tokens at once."""
 KEEPS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 """Settings with which a loop keeps something of each token."""
 
@@ -37,6 +42,8 @@ class TokenLoop:
     """Those of this turn."""
     turn_begin: int = 0
     """Number of operators when the model call of this turn was over."""
+    asks: bool = False
+    """Whether it is asking if it is over."""
 
     def next_turn(self) -> None:
         """The turn is over: what it did beside the model call counts for each of its tokens."""
@@ -79,6 +86,11 @@ def innermost_loop() -> TokenLoop | None:
     return _LOOPS[-1] if _LOOPS else None
 
 
+def loop_asks_for_its_end() -> bool:
+    """Whether a loop is asking if a token has ended it, which nobody can know: it goes on to its greatest length."""
+    return bool(_LOOPS) and _LOOPS[-1].asks
+
+
 @contextlib.contextmanager
 def following_token_loops(recorder: Recorder, note: Callable[[str, Any], None]) -> Iterator[None]:
     """While it is active, loops over tokens are known to those who play their model calls.
@@ -91,15 +103,17 @@ def following_token_loops(recorder: Recorder, note: Callable[[str, Any], None]) 
 
 def _change(module: ModuleType, recorder: Recorder, note: Callable[[str, Any], None]) -> Callable[[], None]:
     owner, stack = module.GenerationMixin, contextlib.ExitStack()
-    if not (hasattr(owner, LOOP) and hasattr(owner, UPDATE)):
+    if not all(hasattr(owner, name) for name in (LOOP, UPDATE, ENDS)):
         return stack.close
-    sample, update = getattr(owner, LOOP), getattr(owner, UPDATE)
+    sample, update, ends = (getattr(owner, name) for name in (LOOP, UPDATE, ENDS))
+    adds_several = ADDS_SEVERAL in inspect.getsource(update)
 
     def follow(model: Any, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         most = _most_tokens(input_ids, kwargs)
         if most and any(hasattr(each, "eos_token_id") for each in kwargs["stopping_criteria"]):
             note(GOES_ON, f"{most:,} new tokens")
-        _LOOPS.append(TokenLoop(recorder, 0 if args or _takes_each(kwargs) else most))
+        takes_each = args or not adds_several or _takes_each(kwargs)
+        _LOOPS.append(TokenLoop(recorder, 0 if takes_each else most))
         try:
             return sample(model, input_ids, *args, **kwargs)
         finally:
@@ -113,7 +127,14 @@ def _change(module: ModuleType, recorder: Recorder, note: Callable[[str, Any], N
         with replaced(module, "torch", torch):  # what it adds has all tokens already
             return update(*args, **kwargs, **more)
 
-    for name, function in ((LOOP, follow), (UPDATE, add_tokens)):
+    def goes_on(*args: Any, **kwargs: Any) -> Any:
+        loop = innermost_loop()
+        if loop is None:
+            return ends(*args, **kwargs)
+        with replaced(loop, "asks", True):
+            return ends(*args, **kwargs)
+
+    for name, function in ((LOOP, follow), (UPDATE, add_tokens), (ENDS, goes_on)):
         stack.enter_context(replaced(owner, name, function))
     stack.enter_context(replaced(module, "torch", _Torch()))
     return stack.close
@@ -142,4 +163,4 @@ def _takes_each(options: dict[str, Any]) -> bool:
     """Whether something of each token goes somewhere."""
     settings = options.get("generation_config")
     keeps = settings is None or any(getattr(settings, name, None) for name in KEEPS)
-    return keeps or options.get("streamer") is not None or "cache_position" in options
+    return keeps or options.get("streamer") is not None

@@ -25,6 +25,7 @@ import torch
 from forerun.trace import Issuer, Trace
 from forerun.virtual.cuda.stand_ins.packages import StandInPackage
 from forerun.virtual.cuda.stand_ins.registry import launch
+from forerun.virtual.cuda.token_loops import GOES_ON
 
 VERSION = "0.23.0"
 SHARE = 0.92
@@ -172,7 +173,7 @@ class LLM:
         asked_of = [self._tokens(prompt) for prompt in (prompts if isinstance(prompts, list) else [prompts])]
         longest = max(map(len, asked_of), default=0)
         new = min(params.max_tokens or self.max_model_len, self.max_model_len - longest)
-        self.note("where an answer ends", f"{new:,} new tokens")
+        self.note(GOES_ON, f"{new:,} new tokens")
         self._run(asked_of, params.n, new)
         return [RequestOutput(tokens, [self._answer(n, new, params) for n in range(params.n)]) for tokens in asked_of]
 
