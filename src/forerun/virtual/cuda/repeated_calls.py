@@ -15,6 +15,7 @@ from forerun.trace import ALLOCATE, FREE, OP
 from forerun.virtual.cuda.call_keys import evaluation_key
 from forerun.virtual.cuda.call_results import CallResults
 from forerun.virtual.cuda.decoding import PlayedTokens
+from forerun.virtual.cuda.token_loops import innermost_loop
 from forerun.virtual.recorder import Recorder
 
 ALIKE = 2
@@ -47,6 +48,8 @@ class RepeatedCalls:
         self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The results of a call of `module`, run or played."""
+        if (loop := innermost_loop()) is not None:
+            loop.turn_calls += 1
         key = evaluation_key(module, args, kwargs)
         if key is None:
             return self._tokens(original, module, args, kwargs)

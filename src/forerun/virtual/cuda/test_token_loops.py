@@ -10,6 +10,7 @@ import forerun
 from forerun.forecasting.program_warnings import _of_generation
 from forerun.virtual.cuda import token_loops
 from forerun.virtual.cuda.decoding import PlayedTokens
+from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.test_decoding import llama
 from forerun.virtual.cuda.token_loops import GOES_ON, TokenLoop, innermost_loop
 from forerun.virtual.put_back import replaced
@@ -29,6 +30,19 @@ def test_what_a_turn_does_counts_for_each_of_its_tokens():
         ids = loop.cat([ids, ids[:, -1:]], dim=-1)
         assert (ids.shape, loop.left) == ((2, 10), 5)
         assert loop.cat([ids, ids]).shape == (4, 10)
+
+
+def test_a_turn_with_two_calls_of_models_is_one_token():
+    """As with classifier-free guidance, whose second cache grows beside the first."""
+    with forerun.virtual_cuda("t4") as gpu, torch.no_grad():
+        loop, repeats = TokenLoop(gpu._session.recorder, 10), RepeatedCalls(gpu._session.recorder)
+        layer, ids = nn.Linear(4, 4).cuda(), torch.zeros(2, 5, dtype=torch.long, device="cuda")
+        with replaced(token_loops, "_LOOPS", [loop]):
+            for calls, left in ((1, 9), (2, 0)):
+                for _ in range(calls):
+                    repeats(nn.Module.__call__, layer, (torch.ones(2, 4, device="cuda"),), {})
+                loop.cat([ids, ids[:, -1:]], dim=-1)
+                assert loop.left == left
 
 
 @pytest.mark.parametrize(("options", "goes_on"), [({}, True), ({"eos_token_id": None}, False)])

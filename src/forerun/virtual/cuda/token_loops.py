@@ -42,6 +42,8 @@ class TokenLoop:
     """Those of this turn."""
     turn_begin: int = 0
     """Number of operators when the model call of this turn was over."""
+    turn_calls: int = 0
+    """Calls of models in this turn; where there is more than one (guidance), a turn is always one token."""
     asks: bool = False
     """Whether it is asking if it is over."""
 
@@ -59,7 +61,8 @@ class TokenLoop:
         """`torch.cat` as the loop calls it: with a turn's tokens behind the ids."""
         if len(tensors) == 2 and tensors[1].dim() == 2 and tensors[1].shape[1] == 1 and self.left:
             tensors = [tensors[0], tensors[1].expand(-1, self.turn_tokens)]
-            self.left = max(0, self.left - self.turn_tokens)
+            self.left = max(0, self.left - self.turn_tokens) if self.turn_calls <= 1 else 0
+            self.turn_calls = 0
         return torch.cat(tensors, *args, **kwargs)
 
 
