@@ -26,6 +26,7 @@ def standing_in(device: Device, trace: Trace, note: Callable[[str, Any], None]) 
         virtual_extensions(),
         operators_of_torchvision(),
         importable((*PACKAGES, *vllm.packages(trace, note)), device.compute_capability or (0, 0)),
+        vllm.refusing_servers(),
         quantizing_without_values(trace),
         folding_in_one_kernel(),
     ):

@@ -102,6 +102,15 @@ def test_a_share_that_is_too_small_and_what_is_not_modelled_are_errors(tmp_path)
             engine_of(gpu, tmp_path, "qwen2.5-0.5b", tensor_parallel_size=2)
 
 
+def test_a_server_is_refused_at_once():
+    pytest.importorskip("trl")
+    with forerun.virtual_cuda("a100-40gb"):
+        from trl.generation.vllm_client import VLLMClient
+
+        with pytest.raises(NotImplementedError, match="vllm_mode='colocate'"):
+            VLLMClient(host="localhost")
+
+
 def test_only_a_program_that_names_it_finds_it(tmp_path, monkeypatch):
     found = []
     for text in ("import torch", "from vllm import LLM, SamplingParams"):

@@ -11,21 +11,24 @@ the rows). The scheduler between tokens is not counted.
 Asked only by programs that say `vllm`: other libraries look for it and use more than is here.
 """
 
+import contextlib
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from forerun.trace import Issuer, Trace
+from forerun.virtual.cuda.after_import import after_import
 from forerun.virtual.cuda.stand_ins.packages import StandInPackage
 from forerun.virtual.cuda.stand_ins.registry import launch
 from forerun.virtual.cuda.token_loops import GOES_ON
+from forerun.virtual.put_back import replaced
 
 VERSION = "0.23.0"
 SHARE = 0.92
@@ -33,6 +36,8 @@ SHARE = 0.92
 SEQUENCES, BATCHED_TOKENS = 256, 8192
 """`max_num_seqs` and `max_num_batched_tokens` where nothing is said (vllm/engine/arg_utils.py, `LLM`, 0.23)."""
 LAYER_KERNELS = 12
+CLIENTS = ("trl.generation.vllm_client", "trl.extras.vllm_client")
+"""Where TRL's client of a server is (1.16, and before 1.0)."""
 WEIGHT_BYTES = CACHE_BYTES = 2
 REFUSED = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "quantization": None, "enable_lora": False}
 """Options that must be as they are where nothing is said."""
@@ -219,13 +224,36 @@ class _OfServer:
     """What sends weights to a server, which is another program on other GPUs."""
 
     def __init__(self, *args: Any, **options: Any):
-        raise NotImplementedError(
-            "A vLLM server is not modelled; an engine of the program's own is (vllm_mode='colocate')."
-        )
+        _refuse_server()
+
+
+def _refuse_server(*_: Any, **__: Any) -> None:
+    raise NotImplementedError(
+        "A vLLM server is another program on other GPUs, which is not modelled; an engine of the program's own is: "
+        "vllm_mode='colocate'."
+    )
+
+
+@contextlib.contextmanager
+def refusing_servers() -> Iterator[None]:
+    """While it is active, TRL's client of a server says that there is none, instead of waiting for it."""
+
+    def change(module: ModuleType) -> Callable[[], None]:
+        stack = contextlib.ExitStack()
+        if hasattr(module, "VLLMClient"):
+            stack.enter_context(replaced(module.VLLMClient, "__init__", _refuse_server))
+        return stack.close
+
+    with contextlib.ExitStack() as stack:
+        for name in CLIENTS:
+            stack.enter_context(after_import(name, change))
+        yield
 
 
 def _says_vllm() -> bool:
-    """Whether the program names the library."""
+    """Whether the program, or what it is called with, names the library."""
+    if any("vllm" in word for word in sys.argv[1:]):
+        return True
     try:
         return "vllm" in Path(sys.argv[0]).read_text(errors="ignore")
     except OSError:
