@@ -171,11 +171,11 @@ def _host_syncs(trace: Trace, watcher: StepWatcher, device: Device) -> ProgramFi
         return None
     span, costs = watcher.spans[-1], PriorCosts.of(trace, device)
     step = trace.part(span.begin, span.end)
-    lines = Counter(
-        trace.lines.get(index, "")
-        for kind, index in step.events
-        if kind == OP and trace.calls[trace.ops[index].call].syncs
-    )
+    lines = Counter[str]()
+    for kind, index in step.events:
+        call = trace.calls[trace.ops[index].call] if kind == OP else None
+        if call is not None and call.syncs:
+            lines[trace.lines.get(index, "")] += call.times
     if not lines:
         return None
     seconds = replay_clock(step, costs).seconds

@@ -37,7 +37,7 @@ def content_of(rank: int, step: Trace, whole: Trace) -> StepContent:
     """The content of the step of `rank`; its peers are those of the whole trace."""
     digest = hashlib.sha256()
     parts = {
-        index: repr((c.name, c.inputs, c.outputs, c.flops, c.bytes_read, c.bytes_written)).encode()
+        index: repr((c.name, c.inputs, c.outputs, c.flops, c.bytes_read, c.bytes_written, c.times)).encode()
         for index, c in enumerate(step.calls)
     }
     for kind, index in step.events:

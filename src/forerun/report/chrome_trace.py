@@ -101,6 +101,7 @@ def _arguments(call: Call, module: str, line: str, is_recomputed: bool) -> dict[
     every = {
         "line": line, "module": module, "inputs": shapes, "flops": call.flops, "bytes read": call.bytes_read,
         "bytes written": call.bytes_written, "recomputed": is_recomputed, "waits for the device": call.syncs,
+        "as often": call.times if call.times > 1 else 0,
     }  # fmt: skip
     return {name: value for name, value in every.items() if value}
 
