@@ -50,12 +50,9 @@ def host_shares(steps: Iterable[tuple[Trace, StepTime]], costs: Costs) -> tuple[
     return min(1.0, fast / whole), max(1.0, slow / whole)
 
 
-def _counted(trace: Trace) -> list[tuple[Call, int]]:
-    return [(trace.calls[call], count) for call, count in Counter(op.call for op in trace.ops).items()]
-
-
 def _seconds(trace: Trace, assumed: StepTime, costs: OtherHost) -> float:
     """Seconds of a step with other costs of the host; those `assumed` where the host does not matter."""
     waits = assumed.phases.host_seconds > LITTLE * assumed.seconds
-    issuing = sum(count * costs.host_seconds(each) * each.times for each, count in _counted(trace))
+    counts = Counter(op.call for op in trace.ops).items()
+    issuing = sum(n * costs.host_seconds(trace.calls[i]) * trace.calls[i].times for i, n in counts)
     return replay_clock(trace, costs).seconds if waits or issuing > FAR_AHEAD * assumed.seconds else assumed.seconds

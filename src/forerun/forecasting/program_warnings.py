@@ -86,8 +86,8 @@ def program_warnings(
     lines = {each.line for each in ended}
     generating = [each for each in run.assumptions if each.what == GOES_ON]
     warnings += [_of_generation(each) for each in generating]
-    places = {each.line.split(" (")[0] for each in generating}  # the library's own line asks for each token
-    others = [each for each in run.assumptions if not {each.line, each.line.split(" (")[0]} & (lines | places)]
+    files = {_file_of(each) for each in generating}  # the library's own file asks for each token
+    others = [each for each in run.assumptions if each.line not in lines and _file_of(each) not in files]
     warnings += [_of_loop(each, step_count) for each in others if _decides_a_loop(each, step_count)]
     if run.assumptions:
         first = run.assumptions[0]
@@ -129,6 +129,11 @@ def _of_loop(assumption: Assumption, steps: int) -> str:
         f"{assumption.line} asks {assumption.times // steps:,} times a step for a truth value that nobody can know, "
         "and gets no: a loop that ends by it takes as many turns as it may, and a step may be shorter."
     )
+
+
+def _file_of(assumption: Assumption) -> str:
+    """Where it was asked, but for the number of the line."""
+    return assumption.line.rpartition(":")[0]
 
 
 def _of_generation(assumption: Assumption) -> str:

@@ -1,5 +1,6 @@
 """vLLM beside a training program: what its engine takes of the card, and how long a token takes."""
 
+import importlib
 import sys
 
 import pytest
@@ -102,13 +103,21 @@ def test_a_share_that_is_too_small_and_what_is_not_modelled_are_errors(tmp_path)
             engine_of(gpu, tmp_path, "qwen2.5-0.5b", tensor_parallel_size=2)
 
 
-def test_a_server_is_refused_at_once():
-    pytest.importorskip("trl")
-    with forerun.virtual_cuda("a100-40gb"):
-        from trl.generation.vllm_client import VLLMClient
-
-        with pytest.raises(NotImplementedError, match="vllm_mode='colocate'"):
-            VLLMClient(host="localhost")
+@pytest.mark.parametrize("module", stand_in.CLIENTS)
+def test_a_server_is_refused_at_once(module, tmp_path, monkeypatch):
+    client = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    client.parent.mkdir(parents=True)
+    (tmp_path / "trl" / "__init__.py").touch()
+    client.write_text("class VLLMClient:\n    def __init__(self, host):\n        raise ConnectionError(host)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        with forerun.virtual_cuda("a100-40gb"), pytest.raises(NotImplementedError, match="vllm_mode='colocate'"):
+            importlib.import_module(module).VLLMClient(host="localhost")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "trl"]:
+            del sys.modules[name]
 
 
 def test_only_a_program_that_names_it_finds_it(tmp_path, monkeypatch):
