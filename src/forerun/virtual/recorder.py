@@ -25,6 +25,7 @@ from forerun.virtual.describe import (
     card_of,
     cards_of,
     describe,
+    device_of_fake,
     device_type,
     flat,
     is_wrapper,
@@ -181,9 +182,8 @@ class Recorder(TorchDispatchMode, StepObserver):
         kwargs = kwargs or {}
         if any(map(is_wrapper, types)):  # its own dispatch runs next and calls back with its parts
             return NotImplemented
-        if func is torch.ops.prim.device.default:  # two thirds of all calls: not through the dispatcher again
-            fake = isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation
-            return args[0].fake_device if fake else func(*args)
+        if func is torch.ops.prim.device.default:
+            return device_of_fake(args[0]) or func(*args)
         func = gradient_sums.in_place(func, args)
         if func._overloadpacket is aten._local_scalar_dense:
             return self._read(func, args[0])

@@ -46,7 +46,7 @@ from forerun.virtual.cuda.sparse_tensors import is_sparse_work, run_sparse
 from forerun.virtual.cuda.tensor_classes import bare_operands
 from forerun.virtual.cuda.token_loops import loop_asks_for_its_end
 from forerun.virtual.cuda.unknown import CONVERGED, READ, Assumptions, assume_values, assumed_results, results_on_host
-from forerun.virtual.describe import is_wrapper
+from forerun.virtual.describe import device_of_fake, is_wrapper
 from forerun.virtual.recorder import Recorder
 
 aten = torch.ops.aten
@@ -75,6 +75,8 @@ class CudaDispatch(TorchDispatchMode):
         """One operator."""
         if any(map(is_wrapper, types)):  # its parts come back here
             return NotImplemented
+        if func is torch.ops.prim.device.default and (device := device_of_fake(args[0])) is not None:
+            return device
         with self.lock, below_dispatcher():
             with bare_operands(args, kwargs or {}) as (bare_args, bare_kwargs):
                 result = self.run(func, bare_args, bare_kwargs)
