@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -346,3 +347,16 @@ with profile(
     (forecast,), result = run(str(tmp_path / "train.py"))
     assert result.error == ""
     assert forecast.script.steps_seen == 3
+
+
+def test_a_table_of_a_column_and_a_row_is_not_computed_on_the_host():
+    """Of 17 thousand millions of numbers, which a small mask would follow."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with forerun.virtual_cuda("b200") as gpu:
+        places = torch.arange(2**17, device="cuda")
+        assert int((places[:8, None] >= places[:8]).sum()) == 36
+        table = places[:, None] >= places
+        assert places[:4096].reshape(64, 64)[places[:64, None], places[None, :64]].tolist()[1] == list(range(64, 128))
+        assert table[0, 0].item() in (True, False)
+    assert gpu.memory.peak_allocated_bytes > 2**34
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20

@@ -5,8 +5,10 @@ on the host beside the fake one; a view's shadow is a view of its base's shadow,
 Values that nobody can know and that were assumed (`unknown.py`) are followed in the same way, marked as assumed.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -88,13 +90,20 @@ def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
 
 def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     """Every tensor in lists, tuples and dictionaries."""
+    tensors: list[torch.Tensor] = []
+    _gather(tree, tensors)
+    return iter(tensors)
+
+
+def _gather(tree: Any, tensors: list[torch.Tensor]) -> None:
     if isinstance(tree, torch.Tensor):
-        yield tree
+        tensors.append(tree)
     elif isinstance(tree, tuple | list):
         for each in tree:
-            yield from tensors_in(each)
+            _gather(each, tensors)
     elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))
+        for each in tree.values():
+            _gather(each, tensors)
 
 
 def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
@@ -159,7 +168,14 @@ def _elements(func: Any, args: Any, kwargs: dict[str, Any], shadows: dict[int, S
     count = sum(_weight(value, is_deciding=packet in DECIDING or packet in SAMPLING) for value in values)
     dtypes = [kwargs.get("dtype"), *(value.dtype for value in values)] if packet is aten._to_copy else []
     is_copy = any(dtype is not None and not dtype.is_floating_point for dtype in dtypes)
-    return count // CHEAP_SHARE if is_copy or packet in SAMPLING else count
+    spreading = tensors_in(args[1]) if packet is aten.index else values if torch.Tag.pointwise in func.tags else ()
+    return max(count // CHEAP_SHARE if is_copy or packet in SAMPLING else count, _spread(spreading))
+
+
+def _spread(tensors: Iterable[torch.Tensor]) -> int:
+    """Numbers of tensors that are spread over one another: a column and a row make a table."""
+    lengths = (max(column) for column in zip_longest(*(each.shape[::-1] for each in tensors), fillvalue=1))
+    return math.prod(lengths)
 
 
 def _weight(value: torch.Tensor, *, is_deciding: bool = False) -> int:
