@@ -129,6 +129,21 @@ def test_a_hook_that_evaluates_by_a_counter_is_no_part_of_the_step(tmp_path, beg
     assert document.run.checkpoints_written == 4  # whatever the score is
 
 
+def test_a_best_that_is_kept_at_any_step_is_told(tmp_path):
+    """Nobody can know how often a loss is the lowest so far."""
+    body = """
+    best = float("inf")
+    for step in range(300):
+        loss = update()
+        if loss.item() < best:
+            best = loss.item()
+            torch.save(model.state_dict(), "best.pt")
+    """
+    document, _ = forecast(tmp_path, body)
+    assert document.run.checkpoints_written == 300
+    assert "train.py:18 keeps the best so far" in str(document.warnings)
+
+
 FLAGGED = """
 def divisible_by(a, b):
     return a % b == 0

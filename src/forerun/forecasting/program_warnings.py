@@ -11,6 +11,7 @@ from forerun.forecasting.rank_warnings import rank_warnings
 from forerun.hardware.catalogue import Device
 from forerun.trace import Issuer, Trace
 from forerun.units import format_seconds
+from forerun.virtual.cuda.loop_rests import IS_BEST
 from forerun.virtual.cuda.run import ProgramRun
 from forerun.virtual.cuda.token_loops import GOES_ON
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength
@@ -84,9 +85,8 @@ def program_warnings(
     ended = [each for each in run.assumptions if each.loop is not None]
     warnings += [_of_convergence(each, trace, costs, step_count) for each in ended]
     lines = {each.line for each in ended}
-    generating = [each for each in run.assumptions if each.what == GOES_ON]
-    warnings += [_of_generation(each) for each in generating]
-    files = {_file_of(each) for each in generating}  # the library's own file asks for each token
+    warnings += [SENTENCES[each.what](each) for each in run.assumptions if each.what in SENTENCES]
+    files = {_file_of(each) for each in run.assumptions if each.what == GOES_ON}  # its own lines ask
     others = [each for each in run.assumptions if each.line not in lines and _file_of(each) not in files]
     warnings += [_of_loop(each, step_count) for each in others if _decides_a_loop(each, step_count)]
     if run.assumptions:
@@ -141,6 +141,16 @@ def _of_generation(assumption: Assumption) -> str:
         f"{assumption.line} generates {assumption.value}, as many as it may: nobody can know where an answer ends. "
         "Where all of a batch end earlier, it takes less time, about in proportion."
     )
+
+
+def _of_best(assumption: Assumption) -> str:
+    return (
+        f"{assumption.line} keeps the best so far. Nobody can know how often something better is found: it is taken to "
+        "be each time, so there are as many checkpoints as there can be, and the run is as long."
+    )
+
+
+SENTENCES = {GOES_ON: _of_generation, IS_BEST: _of_best}
 
 
 def _of_convergence(assumption: Assumption, trace: Trace, costs: PriorCosts, steps: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forerun.virtual.cuda.clock_ends import ClockEnd, clock_end_of
-from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
+from forerun.virtual.cuda.lines import WithinCall, is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_counters import LoopCounters, LoopEnd, can_be_left, sets_anew
 from forerun.virtual.cuda.loop_sizes import count_of, looped_over, steps_with_the_rest, total_of, turns_through
 from forerun.virtual.cuda.trainer_lengths import AT_MOST, ProgramLength, length_of_trainer
@@ -305,7 +305,7 @@ def _passes_in(turns: _Turns, path: str, backward_lines: Sequence[str]) -> int:
     line = max(set(backward_lines), key=list(backward_lines).count)
     file, _, number = line.split(" ")[0].rpartition(":")
     around = _loops_around(path, int(number))[:1] if file == path_name(path) else []
-    return list(backward_lines).count(line) if [each.lineno for each in around] == [turns.loop.lineno] else 1
+    return _turns_at(line, backward_lines) if [each.lineno for each in around] == [turns.loop.lineno] else 1
 
 
 def _passes_inside(turns: _Turns, backward_lines: Sequence[str]) -> int | None:
@@ -317,8 +317,13 @@ def _passes_inside(turns: _Turns, backward_lines: Sequence[str]) -> int | None:
         around = [each.lineno for each in _loops_around(turns.path, int(number))] if number.isdigit() else []
         if turns.loop is None or file != path_name(turns.path) or turns.loop.lineno not in around:
             return None
-        passes.append(list(backward_lines).count(line) if around[0] == turns.loop.lineno else 1)
+        passes.append(_turns_at(line, backward_lines) if around[0] == turns.loop.lineno else 1)
     return max(passes) or None
+
+
+def _turns_at(line: str, backward_lines: Sequence[str]) -> int:
+    """How often a line came to a backward pass; one call may make several."""
+    return sum(each == line and not isinstance(each, WithinCall) for each in backward_lines)
 
 
 def _loops_around(path: str, line: int) -> list[Any]:

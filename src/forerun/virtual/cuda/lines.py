@@ -43,6 +43,23 @@ def program_line() -> str:
     return nearest
 
 
+class WithinCall(str):
+    """A line of the program whose one call makes several of something, after the first of them."""
+
+
+def line_of_pass() -> str:
+    """The program's line that makes a backward pass; `WithinCall` where the call that is running made one before, as
+    the schedule of a pipeline does."""
+    line, called = program_line(), None
+    frame: Any = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        called, frame = frame, frame.f_back
+    if called is None:
+        return line
+    was_here, called.f_trace_opcodes = called.f_trace_opcodes, True  # says nothing else while no debugger is there
+    return WithinCall(line) if was_here else line
+
+
 def is_within(file: str) -> bool:
     """Whether the nearest caller outside the virtual GPU is in a file whose path ends so."""
     frame: Any = sys._getframe(1)

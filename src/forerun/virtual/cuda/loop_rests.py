@@ -21,6 +21,8 @@ from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
 
+IS_BEST = "whether it is better than all before"
+"""What is assumed where a branch keeps the best."""
 EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 6.0
@@ -155,11 +157,15 @@ class RestWatch:
 
 
 def branch_names(
-    watch: Callable[[], RestWatch], now: Callable[[], BranchMoment], fetched: Callable[[], list[WatchedLoader]]
+    watch: Callable[[], RestWatch],
+    now: Callable[[], BranchMoment],
+    fetched: Callable[[], list[WatchedLoader]],
+    note: Callable[[str, Any], None],
 ) -> dict[str, Any]:
     """What decides the branches of a marked module; `watch` gives that of the loop that is running.
 
     `fetched` has the loader of each batch of its step so far: those of a branch, such as an evaluation, are none of it.
+    `note` is told what is answered where nobody can know.
     """
 
     def remainder(counter: Any, period: Any, residue: Any, line: str, of_loop: str = "") -> Any:
@@ -182,7 +188,10 @@ def branch_names(
 
     def is_best(is_better: Any) -> bool:
         """Whether what is unknown is better than all before: in training it is, now and then."""
-        return bool(is_better) or now().steps > 0
+        if not is_better and now().steps > 0:
+            note(IS_BEST, "yes, each time")
+            return True
+        return bool(is_better)
 
     return {
         BEST: is_best,

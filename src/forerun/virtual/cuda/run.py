@@ -144,7 +144,7 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         watcher.goes_on_behind,
         last_part,
         lambda stop, frame: trains_again(following, stop, frame),
-        branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched),
+        branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched, watcher.note),
         others := training_names(file),
         watcher.stages,
         watcher.loop_begins,
@@ -220,7 +220,7 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
     """What follows the steps of the program in a session."""
     card = session.card
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
-    session.compiling.on_call = watcher.count_graph
+    session.compiling.on_call, watcher.note = watcher.count_graph, session.assumptions.note
     loaders, events = session.loaders, session.recorder.trace.events
     loaders.ends = lambda loader: watcher.between.cuts(loader, loaders.fetched, len(events))
     return watcher

@@ -9,10 +9,10 @@ loops has steps of its own.
 
 import contextlib
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -23,7 +23,7 @@ from forerun.virtual.cuda.enough_steps import MOST_STEPS, ProgramStopped, first_
 from forerun.virtual.cuda.gradient_passes import counts_of
 from forerun.virtual.cuda.hand_updates import HandUpdates, Progress
 from forerun.virtual.cuda.length import find_length
-from forerun.virtual.cuda.lines import program_line
+from forerun.virtual.cuda.lines import line_of_pass, program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
 from forerun.virtual.cuda.loop_stages import LoopStages
@@ -69,6 +69,8 @@ class StepWatcher:
     """Turns of loops of the program's script that were counted when they began, by file and line."""
     saved_bytes: Callable[[], int] = int
     """What the program has saved so far."""
+    note: Callable[[str, Any], None] = lambda what, answer: None
+    """Told what was answered in place of what nobody can know."""
     program_length: ProgramLength | None = None
     without_gradient: list[torch.nn.Parameter] = field(default_factory=list)
     """Parameters that the last step should have updated and that had no gradient."""
@@ -76,13 +78,11 @@ class StepWatcher:
     """File and line that stepped the optimizer last."""
     passes: list[Progress] = field(default_factory=list)
     """How far it had come after each backward pass before the first update (`gradient_passes.py`)."""
-    _anchor: weakref.ref[torch.optim.Optimizer] | None = None
+    _anchor: ref[torch.optim.Optimizer] | None = None
     """The optimizer that ends a step. Another one may have its identity once it is gone."""
     _anchored: frozenset[int] = frozenset()
     """Identities of its parameters."""
-    _made_after: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    _made_after: WeakKeyDictionary[torch.optim.Optimizer, int] = field(default_factory=WeakKeyDictionary)
     """How many steps there were when each optimizer was made."""
     _parts: UpdateParts = field(default_factory=UpdateParts)
     _others: OtherUpdates = field(default_factory=OtherUpdates)
@@ -227,7 +227,7 @@ class StepWatcher:
                     self._stop()
                 if self._begins_gradients():
                     self._backward_lines.clear()
-                self._backward_lines.append(program_line())
+                self._backward_lines.append(line_of_pass())
                 self._starts.last_pass = len(self.recorder.trace.events)
                 roots = args[0] if args else kwargs["tensors"]
                 self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
@@ -273,7 +273,7 @@ class StepWatcher:
             is_other = self._anchor is not None and not is_heir and not has_failed
             if is_other and not (self._others.are_too_many() and self.next_loop()):  # then another loop has begun
                 return False
-            self._anchor, self._anchored = weakref.ref(optimizer), updated
+            self._anchor, self._anchored = ref(optimizer), updated
         self._others.next_step()
         return True
 
