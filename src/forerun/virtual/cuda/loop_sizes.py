@@ -28,7 +28,7 @@ DECIDABLE = (
 
 def count_of(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     """How often a loop over an expression runs, and whether it runs over batches."""
-    node = _unwrapped(node)
+    node = unwrapped(node)
     if isinstance(node, ast.List | ast.Tuple) and not any(
         isinstance(each, ast.Name | ast.Starred) for each in node.elts
     ):
@@ -66,7 +66,7 @@ def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tu
     return max(0, min(lengths)) if len(lengths) == len(counts) else None, any(is_over for _, is_over in of_parts)
 
 
-def _unwrapped(node: ast.expr) -> ast.expr:
+def unwrapped(node: ast.expr) -> ast.expr:
     """What a loop runs over, without calls around it that change nothing about its length."""
     while isinstance(node, ast.Call) and node.args and name_of(node.func) in WRAPPERS:
         if name_of(node.func) == "trange":
@@ -77,7 +77,7 @@ def _unwrapped(node: ast.expr) -> ast.expr:
 
 def looped_over(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression that a loop runs over; None where to ask for it could change something."""
-    node = _unwrapped(node)
+    node = unwrapped(node)
     if not all(isinstance(part, READABLE) for part in ast.walk(node)):
         return None
     for part in ast.walk(node):

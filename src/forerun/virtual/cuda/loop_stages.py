@@ -24,7 +24,7 @@ import torch
 from forerun.virtual.cuda.enough_steps import ProgramStopped
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, loops_of
 from forerun.virtual.cuda.lines import is_library, path_name
-from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, name_of, value_of
+from forerun.virtual.cuda.loop_sizes import COUNTED_CALLS, looped_over, name_of, unwrapped, value_of
 from forerun.virtual.cuda.own_counters import OwnCounters
 from forerun.virtual.cuda.records import BY_COUNTER, Stage, TrainingLoop
 from forerun.virtual.cuda.staged_turns import Turns, names_of
@@ -211,12 +211,24 @@ def staged_loops(tree: ast.AST, name: str, does_train: Callable[[ast.AST], bool]
     """By line of a file, the loops that train and whose turns are given what decides how."""
     loops = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.For) and does_train(node) and (names := names_of(node.target)):
+        if not isinstance(node, ast.For) or not does_train(node) or _is_in_step(node, tree, does_train):
+            continue
+        if names := names_of(node.target):
             sizes = [*_sizes(node, names), *_given_sizes(node)]
             loop = CountedLoop(node.target, tuple(_tests(node, names, does_train)), tuple(sizes))
             if loop.tests or loop.sizes:
                 loops[f"{name}:{node.lineno}"] = loop
     return loops
+
+
+def _is_in_step(loop: ast.For, tree: ast.AST, does_train: Callable[[ast.AST], bool]) -> bool:
+    """Whether a loop makes the backward passes of one step, which a loop around it ends."""
+    inside = set(ast.walk(loop))
+    if any(name_of(each.func) != "backward" and does_train(each) for each in inside if isinstance(each, ast.Call)):
+        return False
+    loops = [set(ast.walk(each)) for each in ast.walk(tree) if isinstance(each, LOOPS) and each is not loop]
+    behind = set().union(*(parts for parts in loops if loop in parts)) - inside
+    return any(isinstance(each, ast.Call) and name_of(each.func) == "step" for each in behind)
 
 
 def innermost_loop(frame: types.FrameType | None) -> str:
@@ -267,7 +279,8 @@ def _leaves(statements: Collection[ast.stmt]) -> bool:
 
 def _given_sizes(loop: ast.For) -> Iterator[ast.expr]:
     """What each turn of a loop over no range is given, unless it says which random numbers are drawn."""
-    if isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange"):
+    values = unwrapped(loop.iter)
+    if isinstance(values, ast.Call) and name_of(values.func) == "range":
         return
     for part in ast.walk(loop.target):
         if isinstance(part, ast.Name) and not any(word in part.id.lower() for word in DRAWS):

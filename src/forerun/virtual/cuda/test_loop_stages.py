@@ -98,6 +98,29 @@ def test_what_lists_give_the_turns_begins_stages():
     assert loop.boundaries(known_turns(range(9)), {}) == []
 
 
+ACCUMULATING = """
+for step in range(300):
+    for part, begin in enumerate(range(0, 512, 64)):
+        rows = begin + 64
+        loss.backward()
+    optimizer.step()
+for size in sizes:
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_loop_that_makes_the_backward_passes_of_one_step_has_no_stages():
+    assert list(staged_loops(ast.parse(ACCUMULATING.strip()), "t", lambda node: "backward" in ast.unparse(node))) == [
+        "t:6"
+    ]
+
+
+def test_numbers_of_a_range_are_no_sizes_however_they_are_counted():
+    source = "for i, begin in enumerate(tqdm(range(0, 512, 64))): train()"
+    assert staged_loops(ast.parse(source), "t", lambda node: True) == {}
+
+
 def test_batches_are_not_looked_at():
     class Loader:
         def __len__(self):
