@@ -57,6 +57,7 @@ def test_the_program_goes_on_behind_a_long_evaluation(tmp_path, monkeypatch):
     """It is cut after one of its 40 batches here, and the checkpoint behind it is written."""
     whole, _ = forecast(tmp_path, CHECKPOINTED)
     monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests, "MOST_STEP_SECONDS", 0.0)
     monkeypatch.setattr(loop_rests.RestWatch, "ends_program", lambda _: False)
     cut, _ = forecast(tmp_path, CHECKPOINTED)
     assert cut.run.checkpoints_written == whole.run.checkpoints_written == 7
@@ -77,12 +78,32 @@ def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_
     """.replace("KIND", str(kind == "branch"))
     evaluate = "def evaluate():\n    for view in range(20):\n        model(torch.zeros(8, 64, device='cuda'))\n"
     monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests, "MOST_STEP_SECONDS", 0.0)
     document, _ = forecast(
         tmp_path, evaluated, head=f"{HEAD}{evaluate.replace('    model', '    with torch.no_grad(): model')}"
     )
     (text,) = [text for text in document.warnings if "and was ended" in text]
     lines = {text.partition(" does at ")[2].partition(" ")[0], document.rests[-1].line}
     assert len(lines) == 1
+
+
+def test_a_step_that_takes_long_here_is_no_long_evaluation(tmp_path, monkeypatch):
+    """What is told every so many steps is followed by a step, which has its own time."""
+    body = """
+    import time
+    for step in range(40):
+        began = time.process_time()
+        while time.process_time() < began + 0.2:
+            pass
+        loss = update()
+        if step % 10 == 0:
+            print(loss.item())
+    torch.save(model.state_dict(), "model.pt")
+    """
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.1)
+    document, _ = forecast(tmp_path, body)
+    assert (document.run.total_steps, document.run.checkpoints_written) == (40, 1)
+    assert "and was ended" not in str(document.warnings)
 
 
 HOOKED = """

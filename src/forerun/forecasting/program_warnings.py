@@ -93,7 +93,7 @@ def program_warnings(
         first = run.assumptions[0]
         count = "One line reads" if len(run.assumptions) == 1 else f"{len(run.assumptions)} lines read"
         warnings.append(
-            f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:40]}."
+            f"{count} what nobody can know here; {first.line}: {first.what}, answered with {first.value[:60]}."
         )
     return warnings
 
@@ -146,7 +146,7 @@ def _of_generation(assumption: Assumption) -> str:
 def _of_best(assumption: Assumption) -> str:
     return (
         f"{assumption.line} keeps the best so far. Nobody can know how often something better is found: it is taken to "
-        "be each time, so there are as many checkpoints as there can be, and the run is as long."
+        "be each time, so the run is as long, and checkpoints are as many, as can be."
     )
 
 

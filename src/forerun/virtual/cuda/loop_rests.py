@@ -27,6 +27,8 @@ EXTRA_TURN = ""
 """In place of a loop's line: the loop goes on."""
 MOST_SECONDS = 6.0
 """Of the processor that one rest may take here; evaluation over many rows is cut then."""
+MOST_STEP_SECONDS = 60.0
+"""Of a step at its end."""
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale"
 """The operator of a loss scaler."""
 ENDED_AFTER = 1.5
@@ -81,6 +83,16 @@ class RestWatch:
     _seen_share: float = 1.0
     _is_passing: bool = False
     """Over batches of a loader whose number is known."""
+    _step_ended: float | None = None
+    _step_seconds: float = 0.0
+    """Of the processor that the last step took here: the next one is at the end of a rest."""
+
+    def step_ends(self) -> None:
+        """A step is over that is no part of a rest."""
+        now = time.process_time()
+        if self._step_ended is not None:
+            self._step_seconds = min(now - self._step_ended, MOST_STEP_SECONDS)
+        self._step_ended = now
 
     def turns_again(self, event: int) -> bool:
         """Whether the innermost loop makes one more turn, which is no step, for branches that were not taken."""
@@ -126,11 +138,11 @@ class RestWatch:
     @property
     def is_too_long(self) -> bool:
         """Whether it takes so long that it is cut."""
-        return self.is_open and time.process_time() - self._began > MOST_SECONDS
+        return self.is_open and time.process_time() - self._began > MOST_SECONDS + self._step_seconds
 
     def ends_program(self) -> bool:
         """Whether it takes so long that the program is ended; a pass over batches is rather cut at the next one."""
-        limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1)
+        limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1) + self._step_seconds
         if not self.is_open or time.process_time() - self._began <= limit:
             return False
         self.ended_at = self._line or self.branches.open_line

@@ -187,8 +187,7 @@ class StepWatcher:
         self._starts.note(line, self._progress(), self.saved_bytes(), max(self._begin, self._others.turn_begin))
 
     def _end_rest(self, *, has_step: bool = False) -> None:
-        events, fetched = len(self.recorder.trace.events), self.loaders.fetched
-        turn = self._others.turn_begin
+        events, fetched, turn = len(self.recorder.trace.events), self.loaders.fetched, self._others.turn_begin
         self.between.end(events, self.saved_bytes(), has_step=has_step, fetched=fetched, turn_begin=turn)
 
     def __exit__(self, *exception: object) -> None:
@@ -382,6 +381,7 @@ class StepWatcher:
         saved = self.saved_bytes() - (self._saved_before if start is None else start.saved_bytes)
         span = StepSpan(self._begin, end, work, allocated_bytes, samples, tokens, fetched, lines, turn, saved)
         self.spans.append(span)
+        self.between.step_ends()
         self._begin, self._calls, self._backward_lines = end, calls_behind, []
         self._saved_before = self.saved_bytes()
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
