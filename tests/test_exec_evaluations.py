@@ -87,6 +87,49 @@ def test_where_a_long_evaluation_without_a_loader_ended_the_program_is_told(tmp_
     assert len(lines) == 1
 
 
+SAMPLED = """
+from torch.utils.data import DataLoader
+rows = DataLoader(torch.zeros(64, 64), 8)
+
+@torch.no_grad()
+def sample(count=8, turns=40):
+    x = torch.randn(count, 64, device="cuda")
+    for i in reversed(range(turns)):
+        x = x - model(x).sum(1, keepdim=True)
+    return x
+
+for epoch in range(6):
+    for batch in range(50):
+        update()
+    EVALUATION
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        "sample()",
+        "for view in range(5): sample()",
+        "for batch in rows: sample(len(batch))",
+        "sample(turns=4); sample()",
+        "if epoch % 2 == 0: sample()",
+    ],
+)
+def test_a_sampler_that_takes_long_here_counts_by_the_turns_that_ran(tmp_path, monkeypatch, evaluation):
+    """Its first turns stand for all, and the checkpoint behind it is written."""
+    body = SAMPLED.replace("EVALUATION", evaluation)
+    whole, run = forecast(tmp_path, body)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests, "MOST_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests.RestWatch, "ends_program", lambda _: False)
+    cut, shorter = forecast(tmp_path, body)
+    assert len(shorter.session.recorder.trace.ops) < 0.7 * len(run.session.recorder.trace.ops)
+    assert cut.run.checkpoints_written == whole.run.checkpoints_written == 6
+    assert cut.run.phases.evaluation_seconds == pytest.approx(whole.run.phases.evaluation_seconds, rel=0.15)
+    assert cut.step.seconds.expected == pytest.approx(whole.step.seconds.expected, rel=0.02)
+
+
 def test_a_step_that_takes_long_here_is_no_long_evaluation(tmp_path, monkeypatch):
     """What is told every so many steps is followed by a step, which has its own time."""
     body = """

@@ -11,7 +11,7 @@ from forerun.clock.timeline import replay_clock
 from forerun.forecasting.step_model import STATED_DISK_BYTES_PER_SECOND
 from forerun.records import Record
 from forerun.trace import Trace
-from forerun.virtual.cuda.loop_rests import LoopRest
+from forerun.virtual.cuda.loop_rests import Cut, LoopRest
 from forerun.virtual.cuda.records import TrainingLoop
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
 from forerun.virtual.cuda.turn_branches import BranchRun
@@ -46,18 +46,18 @@ def rest_times(
     def seconds_of(part: LoopRest | BranchRun) -> float:
         return replay_clock(trace.part(part.begin, part.end), costs).seconds
 
-    def seconds_unseen(rest: LoopRest) -> float:
-        """Of the batches that were not run here."""
-        if rest.seen_share == 1.0:
-            return 0.0
-        return replay_clock(trace.part(rest.begin, rest.cut), costs).seconds * (1 / rest.seen_share - 1)
+    def seconds_unseen(part: LoopRest | BranchRun, others: Sequence[BranchRun] = ()) -> float:
+        """Of the turns and batches that were not run here, those of `others` apart."""
+        inside = [cut for cut in loop.between.cuts if part.begin <= cut.begin and cut.end <= part.end]
+        inside = [cut for cut in inside if not any(each.begin <= cut.begin and cut.end <= each.end for each in others)]
+        return _seconds_unseen(inside, trace, costs)
 
     passes = dict(length.loops)
     branches = _branches_of(loop)
     turn_seconds = step_seconds * _share_of_turn(trace, loop, costs)
     rows = [
         LoopRestTime(
-            line=each.line, seconds=seconds_of(each) / each.seen_share, times=times, saved_bytes=each.saved_bytes,
+            line=each.line, seconds=seconds_of(each) + seconds_unseen(each), times=times, saved_bytes=each.saved_bytes,
             is_branch=True,
         )
         for each in branches
@@ -73,7 +73,7 @@ def rest_times(
         rows.append(
             LoopRestTime(
                 line=rest.line,
-                seconds=max(0.0, seconds) + seconds_unseen(rest),
+                seconds=max(0.0, seconds) + seconds_unseen(rest, inside),
                 times=times,
                 saved_bytes=saved_bytes,
                 is_last=rest.is_last,
@@ -81,6 +81,19 @@ def rest_times(
             )
         )
     return rows
+
+
+def _seconds_unseen(cuts: Sequence[Cut], trace: Trace, costs: PriorCosts) -> float:
+    """Of what was ended early, each all of it by its share without what was run; what is in another one comes first."""
+    total, parts = 0.0, list[tuple[Cut, float]]()
+    for cut in cuts:
+        inside = [(part, unseen) for part, unseen in parts if cut.begin <= part.begin and part.end <= cut.end]
+        seconds = replay_clock(trace.part(cut.begin, cut.end), costs).seconds
+        before = sum(unseen for _, unseen in inside)
+        unseen = (seconds + before) / cut.share - seconds
+        parts = [each for each in parts if each not in inside] + [(cut, unseen)]
+        total += unseen - before
+    return total
 
 
 def rests_until_the_end(

@@ -5,8 +5,9 @@ program. Of a long one the pass over a data loader is cut, counts as the share o
 program goes on behind it: there is its checkpoint. Where no loader is passed over, the program is ended there.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from forerun.virtual.cuda.branch_conditions import BEST
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.loop_starts import LoopStart
+from forerun.virtual.cuda.rest_turns import TURNS, RestTurns
 from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
@@ -49,14 +51,19 @@ class LoopRest:
     """An optimizer step is at its end, which is no part of the rest."""
     saved_bytes: int
     """Of checkpoints that were written in it."""
-    seen_share: float = 1.0
-    """How much was run here of what is before `cut`."""
     turn_begin: int = 0
     """Event behind the last update of another optimizer before that step."""
-    cut: int = 0
-    """Where a pass over data was ended early."""
     is_last: bool = False
     """It is what follows the last loop."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A loop or a pass over data between two events of the trace, of which only a share was run here."""
+
+    begin: int
+    end: int
+    share: float
 
 
 @dataclass
@@ -70,6 +77,8 @@ class RestWatch:
     """What is done in some turns of the loops only."""
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
+    cuts: list[Cut] = field(default_factory=list)
+    """What was ended early, in one another too."""
     ended_at: str = ""
     """Line of the loop or branch in whose rest the program was ended."""
     whole: dict[str, LoopRest] = field(default_factory=dict)
@@ -79,13 +88,19 @@ class RestWatch:
     _line: str = ""
     _begin: tuple[int, int] = (0, 0)
     _began: float = 0.0
-    _cut: int = 0
-    _seen_share: float = 1.0
+    _passes: dict[int, int] = field(default_factory=dict)
+    """Events with which passes over data began, by the identity of their loader."""
     _is_passing: bool = False
     """Over batches of a loader whose number is known."""
+    _branch_began: float = 0.0
+    _is_last_batch: bool = False
+    """A loop was ended in a batch of a pass."""
     _step_ended: float | None = None
     _step_seconds: float = 0.0
     """Of the processor that the last step took here: the next one is at the end of a rest."""
+
+    def __post_init__(self) -> None:
+        self.turns = RestTurns(lambda: self.is_too_long, self._cuts_turns)
 
     def step_ends(self) -> None:
         """A step is over that is no part of a rest."""
@@ -107,7 +122,8 @@ class RestWatch:
         self._ended.add(line)
         self._line, self.is_open = line, True
         self._begin, self._began = (event, saved_bytes), time.process_time()
-        self._seen_share, self._cut, self._is_passing = 1.0, 0, False
+        self._is_last_batch = self._is_passing = False
+        self._passes.clear()
         return True
 
     def note_whole(self, start: LoopStart, begin: int, saved_before: int) -> None:
@@ -116,19 +132,34 @@ class RestWatch:
             end, saved = start.progress.events, start.saved_bytes - saved_before
             self.whole[start.line] = LoopRest(start.line, begin, end, has_step=False, saved_bytes=saved)
 
-    def cuts(self, loader: WatchedLoader, fetched: list[WatchedLoader], event: int) -> bool:
+    def cuts_pass(self, loader: WatchedLoader, fetched: list[WatchedLoader], event: int) -> bool:
         """Whether a pass over a loader, of which the rest has some batches, is ended at an event of the trace.
 
         What follows has its own time.
         """
         self._is_passing = bool(loader.batches)
-        count = sum(each is loader for each in fetched) if self.is_too_long else 0
-        if not count or not loader.batches:
+        count = sum(each is loader for each in fetched)
+        self._passes.setdefault(id(loader), event)
+        if not count or not loader.batches or not (self.is_too_long or self._is_last_batch):
             return False
-        self._began, share = time.process_time(), min(1.0, count / loader.batches)
-        if not self.branches.note_share(share):
-            self._seen_share, self._cut = min(self._seen_share, share), event
+        self._is_last_batch = False
+        self._note_cut(self._passes.pop(id(loader)), event, min(1.0, count / loader.batches))
         return True
+
+    def _cuts_turns(self, begin: int, end: int, share: float) -> None:
+        """A loop that does not train is ended."""
+        self._is_last_batch = self._is_passing
+        self._note_cut(begin, end, share)
+
+    def _note_cut(self, begin: int, end: int, share: float) -> None:
+        self._began = self._branch_began = time.process_time()
+        if share < 1.0:
+            self.cuts.append(Cut(begin, end, share))
+
+    def branch_begins(self) -> None:
+        """A branch is taken, which may take long."""
+        self._branch_began, self._is_passing, self._is_last_batch = time.process_time(), False, False
+        self._passes.clear()
 
     @property
     def has_ended(self) -> bool:
@@ -136,17 +167,32 @@ class RestWatch:
         return bool(self._ended - {EXTRA_TURN})
 
     @property
+    def is_between_steps(self) -> bool:
+        """Whether what runs is no part of a step."""
+        return self.is_open or self.branches.is_open
+
+    @property
     def is_too_long(self) -> bool:
         """Whether it takes so long that it is cut."""
-        return self.is_open and time.process_time() - self._began > MOST_SECONDS + self._step_seconds
+        began = self._began if self.is_open else self._branch_began if self.branches.is_open else math.inf
+        return time.process_time() - began > MOST_SECONDS + self._step_seconds
 
     def ends_program(self) -> bool:
         """Whether it takes so long that the program is ended; a pass over batches is rather cut at the next one."""
-        limit = ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing else 1) + self._step_seconds
+        limit = (
+            ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing or self.turns.are_running else 1)
+            + self._step_seconds
+        )
         if not self.is_open or time.process_time() - self._began <= limit:
             return False
         self.ended_at = self._line or self.branches.open_line
         return True
+
+    def cut_last_pass(self, fetched: Sequence[WatchedLoader], event: int) -> None:
+        """The program was ended in a pass over the loader of the last batch."""
+        last = fetched[-1] if fetched else None
+        if last is not None and last.batches and (begin := self._passes.pop(id(last), None)) is not None:
+            self._note_cut(begin, event, min(1.0, sum(each is last for each in fetched) / last.batches))
 
     def end(
         self, event: int, saved_bytes: int, *, has_step: bool, fetched: list[WatchedLoader], turn_begin: int = 0
@@ -154,17 +200,16 @@ class RestWatch:
         """The rest is over at an event; `fetched` is the loader of each batch that was made in it."""
         if not self.is_open:
             return
-        share = self._seen_share
-        if self.is_too_long and not has_step and fetched and fetched[-1].batches:
-            share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
+        if self.is_too_long and not has_step:
+            self.cut_last_pass(fetched, event)
         (begin, before), self.is_open = self._begin, False
         if self.ended_at and self.ended_at in self.whole:  # it was seen to its end before
             self.rests.append(self.whole[self.ended_at])
             self.ended_at = ""
             return
-        is_last, saved, cut = self._line == self.end_of_run.line, saved_bytes - before, self._cut or event
+        is_last, saved = self._line == self.end_of_run.line, saved_bytes - before
         if self._line != EXTRA_TURN:
-            rest = LoopRest(self._line, begin, event, has_step, saved, share, turn_begin, cut, is_last)
+            rest = LoopRest(self._line, begin, event, has_step, saved, turn_begin, is_last)
             self.rests.append(rest)
 
 
@@ -191,10 +236,16 @@ def branch_names(
         return watch().branches.remainder(line, counter, period, now().steps, is_cycle=True)
 
     def takes(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> bool:
-        return watch().branches.takes(is_due, line, loop, now(), *beside, is_extra=watch().is_open)
+        was_open = watch().branches.is_open
+        is_taken = watch().branches.takes(is_due, line, loop, now(), *beside, is_extra=watch().is_open)
+        if is_taken and not was_open:
+            watch().branch_begins()
+        return is_taken
 
     def is_over(line: str) -> None:
-        count, batches = watch().branches.is_over(line, now(), is_cut=watch().is_too_long), fetched()
+        count, batches = watch().branches.is_over(line, now()), fetched()
+        if count and watch().is_too_long:
+            watch().cut_last_pass(batches[-count:], now().events)
         if count and not watch().is_open:  # how much of a rest was run shows by all of its batches
             del batches[-count:]
 
@@ -205,7 +256,13 @@ def branch_names(
             return True
         return bool(is_better)
 
+    def turns(values: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not watch().is_between_steps:
+            return values
+        return watch().turns.over(values, lambda: now().events)
+
     return {
+        TURNS: turns,
         BEST: is_best,
         REMAINDER: remainder,
         CYCLE: cycle,

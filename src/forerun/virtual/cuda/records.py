@@ -122,7 +122,7 @@ class TrainingLoop:
             usual = [rest for rest in last.between.rests if not rest.is_last]
             lines = {rest.line for rest in usual}
             rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
-        between = replace(self.between, rests=rests)
+        between = replace(self.between, rests=rests, cuts=[*last.between.cuts, *self.between.cuts])
         return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
 
     def with_rests_of(self, later: "TrainingLoop") -> "TrainingLoop":

@@ -222,7 +222,7 @@ def watcher_of(session: CudaSession, *, most_steps: int | None = None, is_announ
     watcher = StepWatcher(session.recorder, lambda: card.allocated_bytes, session.loaders, most_steps, is_announced)
     session.compiling.on_call, watcher.note = watcher.count_graph, session.assumptions.note
     loaders, events = session.loaders, session.recorder.trace.events
-    loaders.ends = lambda loader: watcher.between.cuts(loader, loaders.fetched, len(events))
+    loaders.ends = lambda loader: watcher.between.cuts_pass(loader, loaders.fetched, len(events))
     return watcher
 
 

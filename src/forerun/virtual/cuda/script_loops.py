@@ -33,6 +33,7 @@ from forerun.virtual.cuda.lines import is_library, is_of_others, path_name
 from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
 from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, decides, staged_loops
 from forerun.virtual.cuda.own_counters import CROSSES, mark_counters
+from forerun.virtual.cuda.rest_turns import mark_turns
 from forerun.virtual.cuda.staged_turns import enumerate_call, enumerated_turns, known_turns
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
@@ -83,8 +84,9 @@ class ScriptLoops:
         has_branches = bool(self.branches) and mark_branches(
             tree, name, functions, lambda node: isinstance(node, LOOPS) and trains([node], functions)
         )
+        has_turns = bool(self.branches) and mark_turns(tree, lambda node: trains([node], functions))
         if not self._mark_in(tree, name, False, functions):
-            return has_branches or has_counters
+            return has_branches or has_counters or has_turns
         for node in ast.walk(tree):
             if isinstance(node, ast.For) and trains([node], functions):
                 line = f"{name}:{node.lineno}"

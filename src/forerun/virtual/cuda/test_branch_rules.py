@@ -34,7 +34,7 @@ def branches_of(test: str, body: str, steps: int) -> tuple[TurnBranches, int]:
         TAKES: lambda is_due, line, loop, *beside: branches.takes(
             is_due, line, loop, BranchMoment(0, state["turn"], 0), *beside, is_extra=False
         ),
-        IS_OVER: lambda line: branches.is_over(line, BranchMoment(0, 0, 0), is_cut=False),
+        IS_OVER: lambda line: branches.is_over(line, BranchMoment(0, 0, 0)),
     }
     exec(compile(ast.fix_missing_locations(tree), "train.py", "exec"), state)
     return branches, len(due)

@@ -179,7 +179,7 @@ def test_a_long_evaluation_is_cut_and_what_follows_it_is_reached(tmp_path, monke
     monkeypatch.setattr(loop_rests, "ENDED_AFTER", -100.0)
     cut, run = forecast_of(tmp_path, evaluated)
     (rest,) = run.watcher.between.rests
-    assert rest.seen_share == 0.01
+    assert [each.share for each in run.watcher.between.cuts] == [0.01]
     assert cut.rests[0].saved_bytes == whole.rests[0].saved_bytes
     assert cut.rests[0].seconds == pytest.approx(whole.rests[0].seconds, rel=0.3)  # the first batch is not like others
 
@@ -202,7 +202,7 @@ def test_loaders_of_steps_are_not_cut(tmp_path, monkeypatch):
     """
     forecast, run = forecast_of(tmp_path, trains, head)
     rest = run.watcher.between.rests[0]
-    assert (rest.seen_share, rest.has_step) == (0.25, True)
+    assert ([each.share for each in run.watcher.between.cuts], rest.has_step) == ([0.25], True)
     assert forecast.run.steps_per_epoch == 50
 
 

@@ -56,7 +56,7 @@ def test_a_marked_branch_does_what_it_did():
             line, counter, period, 0, residue
         ),
         TAKES: lambda is_due, line, loop, *beside: branches.takes(is_due, line, loop, now, *beside, is_extra=False),
-        IS_OVER: lambda line: branches.is_over(line, now, is_cut=False),
+        IS_OVER: lambda line: branches.is_over(line, now),
     }
     exec(compile(ast.fix_missing_locations(tree), "train.py", "exec"), names)
     assert (names["seen"], names["other"]) == ([1, 4], [0, 2, 3, 5, 6])
@@ -72,7 +72,7 @@ def test_a_branch_that_is_not_due_is_taken_once_in_an_extra_turn():
     assert not branches.takes(False, RUN.line, RUN.loop, now, is_extra=False)
     assert branches.takes(False, RUN.line, RUN.loop, now, is_extra=True)
     assert not branches.takes(False, "train.py:9", RUN.loop, now, is_extra=True)  # within it: a part of it
-    branches.is_over(RUN.line, BranchMoment(9, 1, 64), is_cut=False)
+    branches.is_over(RUN.line, BranchMoment(9, 1, 64))
     assert branches.runs == [BranchRun(RUN.line, RUN.loop, 5, 9, 64)]
     assert not branches.takes(False, RUN.line, RUN.loop, now, is_extra=True)
     assert not branches.waits()

@@ -83,8 +83,6 @@ class BranchRun:
     begin: int
     end: int
     saved_bytes: int
-    seen_share: float = 1.0
-    """How much of it was run here."""
 
 
 @dataclass
@@ -105,7 +103,6 @@ class TurnBranches:
     _once: set[str] = field(default_factory=set)
     """Branches that were taken because nothing else took them."""
     _open: tuple[str, str, BranchMoment] | None = None
-    _seen_share: float = 1.0
     _left: tuple[str, BaseException | None] = ("", None)
     """The line of the branch that ended last, and the exception that ended it."""
 
@@ -178,6 +175,11 @@ class TurnBranches:
         """Line of the branch that is being taken, or else of that which was last; empty where there was none."""
         return self._open[0] if self._open is not None else "".join(run.line for run in self.runs[-1:])
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a branch is being taken."""
+        return self._open is not None
+
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
         return self._left[0] if self._left[1] is failure else ""
@@ -234,28 +236,17 @@ class TurnBranches:
                 return False
         if is_extra:
             self._once.add(line)
-        self._open, self._seen_share = (line, loop, now), 1.0
+        self._open = line, loop, now
         return True
 
-    def note_share(self, share: float) -> bool:
-        """A share of a pass over a loader was run here; returns whether a branch made it."""
-        if self._open is not None:
-            self._seen_share = min(self._seen_share, share)
-        return self._open is not None
-
-    def is_over(self, line: str, now: BranchMoment, *, is_cut: bool) -> int:
+    def is_over(self, line: str, now: BranchMoment) -> int:
         """The branch at `line` has come to its end, or was left; returns how many batches were made in it."""
         if self._open is None or self._open[0] != line:
             return 0
         self._left = line, sys.exception()
         (_, loop, start), self._open = self._open, None
-        share = self._seen_share
-        fetched = now.fetched[len(start.fetched) :]
-        if is_cut and fetched and fetched[-1].batches:
-            share = min(share, sum(each is fetched[-1] for each in fetched) / fetched[-1].batches)
-        saved_bytes = now.saved_bytes - start.saved_bytes
-        self.runs.append(BranchRun(line, loop, start.events, now.events, saved_bytes, share))
-        return len(fetched)
+        self.runs.append(BranchRun(line, loop, start.events, now.events, now.saved_bytes - start.saved_bytes))
+        return len(now.fetched[len(start.fetched) :])
 
     def times(self, run: BranchRun, steps: int, turns: int | None, passes: int = 1) -> int:
         """How often a branch is taken in `steps` optimizer steps and `turns` of its loop, by how its counter rises.
