@@ -35,6 +35,36 @@ def test_ranks_that_a_script_spawns(tmp_path):
         forecast(tmp_path, "", head=SPAWNS.replace("RANKS", "4"))
 
 
+ZERO = """
+from torch import distributed
+from torch.distributed.optim import ZeroRedundancyOptimizer
+distributed.init_process_group("nccl")
+model = nn.Linear(4096, 4096, bias=False).cuda()
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+for step in range(30):
+    model(torch.randn(1024, 4096, device="cuda")).square().mean().backward()
+    distributed.all_reduce(model.weight.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_a_step_waits_for_at_its_end_is_a_part_of_it(tmp_path):
+    """Parameters that ranks of ZeRO send one another behind the update, before the next pass may begin."""
+    document, _ = forecast(tmp_path, ZERO, ranks=4)
+    alone, _ = forecast(
+        tmp_path,
+        ZERO.replace(
+            "ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD,", "torch.optim.SGD(model.parameters(),"
+        ),
+        ranks=4,
+    )
+    (sent,) = (each for each in document.collectives if each.name == "broadcast_")
+    assert (sent.bytes, sent.count) == (4096 * 4096 * 4, 1)
+    added = document.step.phases.communication_seconds - alone.step.phases.communication_seconds
+    assert added > sent.bytes / 32e9  # a PCIe 4.0 link
+
+
 @pytest.mark.parametrize("options", ["find_unused_parameters=True", "static_graph=True"])
 def test_ddp_looks_for_unused_parameters(tmp_path, options):
     """Its reducer pins a map of what was used on the host, copies it to the card and reduces it."""

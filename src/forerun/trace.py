@@ -246,9 +246,12 @@ class Trace:
                 yield self.calls[op.call], self.repeats(op.micro_step) * self.calls[op.call].times
 
     def part(self, begin: int, end: int) -> "Trace":
-        """What happened in `events[begin:end]`, as a trace of its own."""
-        waits = [(place - begin, op) for place, op in self.waits if begin <= place < end]
-        return replace(self, events=self.events[begin:end], waits=waits, warm_from=0)
+        """What happened in `events[begin:end]`, as a trace of its own, with what it waits for at its end."""
+        events, inside = self.events[begin:end], {op for place, op in self.waits if place == end}
+        if inside:  # else what was issued before is waited for, by what comes next
+            inside.intersection_update([index for kind, index in events if kind == OP])
+        waits = [(place - begin, op) for place, op in self.waits if begin <= place < end + (op in inside)]
+        return replace(self, events=events, waits=waits, warm_from=0)
 
     def on_card(self, number: int) -> "Trace":
         """The same events with the memory of one card alone; storages of the others have no bytes."""

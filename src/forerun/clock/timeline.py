@@ -41,6 +41,7 @@ def replay_clock(trace: Trace, costs: Costs) -> StepTime:
             del player.ends[traced_count:]
     player.join_ranks()
     player.run([index for index in places if trace.ops[index].phase is Phase.OPTIMIZER], 1)
+    player.await_last()
     player.clock.finish()
     warm = [trace.ops[index] for index in places]
     calls = [trace.calls[op.call] for op in warm]
@@ -193,6 +194,12 @@ class _Player:
         if clock.is_host:
             issue_begin, issue_end = end - seconds - timed.host_seconds, end - seconds
         return OperatorSpan(index, issue_begin, issue_end, end - seconds, end, is_collective)
+
+    def await_last(self) -> None:
+        """What the program waits for behind its last op, such as parameters that ZeRO's ranks send one another."""
+        last = [op for place, op in self.trace.waits if place >= len(self.trace.events)]
+        self.clock.awaited += [self._exchanges[op] for op in last if op in self._exchanges]
+        self.clock.is_held_up()
 
     def join_ranks(self) -> None:
         """The update needs every gradient of every rank."""
