@@ -169,11 +169,40 @@ def test_a_branch_that_trains_is_in_the_step_by_its_share(tmp_path):
         document, _ = forecast(tmp_path, CRITIC.format(condition=condition))
         assert document.run.total_steps == 300
         steps[condition] = document.step.seconds.expected
-        told = [text for text in document.warnings if "trains once in 40 steps" in text]
-        assert bool(told) == (condition == "i % 40 == 0")
     often, always, never, seldom = steps.values()
     assert often == pytest.approx(never + (always - never) / 5, rel=0.05)
     assert seldom == pytest.approx(never, rel=0.3)
+    (rest,) = [rest for rest in document.rests if rest.is_branch]  # too seldom to be in the step: beside it
+    assert rest.times == 3 * 3
+    assert rest.training_seconds == pytest.approx(always - never, rel=0.3)
+    assert document.run.phases.training_seconds == pytest.approx(300 * seldom + 9 * rest.training_seconds, rel=0.01)
+
+
+def test_an_outer_optimizer_that_steps_seldom_is_in_memory_and_run(tmp_path):
+    """As that of DiLoCo, every 50 steps of the inner one."""
+    body = """
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9)
+    before = [each.detach().clone() for each in model.parameters()]
+    for step in range(300):
+        update()
+        if (step + 1) % 50 == 0:
+            for old, new in zip(before, model.parameters()):
+                new.grad = old - new.data
+                new.data.copy_(old)
+            OUTER
+            before = [each.detach().clone() for each in model.parameters()]
+    """
+    head = HEAD.replace("nn.Linear(64, 256)", "nn.Linear(64, 65536)").replace(
+        "nn.Linear(256, 8)", "nn.Linear(65536, 8)"
+    )
+    document, _ = forecast(tmp_path, body.replace("OUTER", "outer.step()"), head=head)
+    without, _ = forecast(tmp_path, body.replace("OUTER", "print()"), head=head)
+    weights = (64 + 1 + 8) * 65536 * 4
+    assert document.run.total_steps == 300
+    assert [(rest.times, rest.is_branch) for rest in document.rests] == [(6, True)]
+    assert document.memory.breakdown.optimizer_state_bytes == pytest.approx(3 * weights, rel=0.01)
+    assert without.memory.breakdown.optimizer_state_bytes == pytest.approx(2 * weights, rel=0.01)
+    assert document.step.seconds.expected == pytest.approx(without.step.seconds.expected, rel=0.02)
 
 
 def test_branches_that_train_are_seen_until_all_come_together(tmp_path):

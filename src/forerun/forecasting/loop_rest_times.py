@@ -58,7 +58,7 @@ def rest_times(
     rows = [
         LoopRestTime(
             line=each.line, seconds=seconds_of(each) + seconds_unseen(each), times=times, saved_bytes=each.saved_bytes,
-            is_branch=True,
+            is_branch=True, training_seconds=seconds_of(each) * loop.between.branches.is_rare(each.line),
         )
         for each in branches
         if (times := _times(each, loop, length))

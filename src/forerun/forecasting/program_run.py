@@ -123,7 +123,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
         f"{line} trains once in {steps:,} steps, which are too many to see: the forecast is without it. --steps "
         f"{steps + 2} runs them."
         for line, steps in watcher.between.branches.steps_of_cycles.items()
-        if steps > MOST_CYCLE and len(watcher.spans) <= steps
+        if steps > MOST_CYCLE and len(watcher.spans) <= steps and not watcher.between.branches.is_rare(line)
     ]
     if run.failed_rest:
         failure = f"{run.failed_at}: {run.failed_rest[:100]}"

@@ -8,13 +8,27 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 MOST_ASKED = 10_000
 """Turns whose number a condition is asked about."""
 
 Reading = tuple[int, int, int]
 """A counter, its period, and the optimizer steps so far."""
+
+
+class EventSpan(Protocol):
+    """Events of the trace, such as those of a step, from `begin` to `end`."""
+
+    @property
+    def begin(self) -> int:
+        """Its first event."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The event behind its last one."""
+        ...
 
 
 def _always(*_: int) -> bool:
@@ -53,6 +67,12 @@ class BranchRule:
             return bool(self.is_past(counter))
         except (NameError, AttributeError, TypeError, LookupError):
             return True
+
+
+def steps_between(readings: Sequence[Reading]) -> int:
+    """Optimizer steps from one turn of a branch to the next, by how its counter rose; 0 where that is not known."""
+    (first, period, before), (last, _, now) = readings[0], readings[-1]
+    return round(period * (now - before) / (last - first)) if last > first else 0
 
 
 def is_off(is_on: Callable[[], Any]) -> bool:

@@ -20,7 +20,7 @@ from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.loop_starts import LoopStart
 from forerun.virtual.cuda.rest_turns import TURNS, RestTurns
 from forerun.virtual.cuda.run_end import RunEnd
-from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, REMAINDER, TAKES, BranchMoment, TurnBranches
+from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, RARELY, REMAINDER, TAKES, BranchMoment, TurnBranches
 from forerun.virtual.live_objects import live_objects
 
 IS_BEST = "whether it is better than all before"
@@ -230,10 +230,12 @@ def branch_names(
             watch().branches.of_loops.add(line)
         return watch().branches.remainder(line, counter, period, now().steps, residue)
 
-    def cycle(counter: Any, period: Any, line: str) -> Any:
+    def cycle(counter: Any, period: Any, line: str, of_update: str = "") -> Any:
         if watch().is_open:  # in a turn that is no step
-            return counter % period
-        return watch().branches.remainder(line, counter, period, now().steps, is_cycle=True)
+            is_rare = watch().branches.is_rare(line)
+            return watch().branches.remainder(line, counter, period, now().steps) if is_rare else counter % period
+        kind = {"is_cycle": not of_update, "is_update": bool(of_update)}
+        return watch().branches.remainder(line, counter, period, now().steps, **kind)
 
     def takes(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> bool:
         was_open = watch().branches.is_open
@@ -242,12 +244,33 @@ def branch_names(
             watch().branch_begins()
         return is_taken
 
+    def rarely(is_due: Any, line: str, loop: str, of_loop: str = "") -> Any:
+        if of_loop:
+            watch().branches.of_loops.add(line)
+        if not watch().is_open or not watch().branches.is_rare(line):
+            return is_due
+        return takes(is_due, line, loop)
+
     def is_over(line: str) -> None:
         count, batches = watch().branches.is_over(line, now()), fetched()
         if count and watch().is_too_long:
             watch().cut_last_pass(batches[-count:], now().events)
         if count and not watch().is_open:  # how much of a rest was run shows by all of its batches
             del batches[-count:]
+
+    return _names_beside(watch, now, note) | {
+        REMAINDER: remainder,
+        CYCLE: cycle,
+        RARELY: rarely,
+        TAKES: takes,
+        IS_OVER: is_over,
+    }
+
+
+def _names_beside(
+    watch: Callable[[], RestWatch], now: Callable[[], BranchMoment], note: Callable[[str, Any], None]
+) -> dict[str, Any]:
+    """What decides beside remainders: whether something is the best so far, and which turns a long loop makes."""
 
     def is_best(is_better: Any) -> bool:
         """Whether what is unknown is better than all before: in training it is, now and then."""
@@ -261,14 +284,7 @@ def branch_names(
             return values
         return watch().turns.over(values, lambda: now().events)
 
-    return {
-        TURNS: turns,
-        BEST: is_best,
-        REMAINDER: remainder,
-        CYCLE: cycle,
-        TAKES: takes,
-        IS_OVER: is_over,
-    }
+    return {BEST: is_best, TURNS: turns}
 
 
 def finish_scalers(trace: Trace) -> None:

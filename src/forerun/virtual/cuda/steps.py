@@ -288,9 +288,7 @@ class StepWatcher:
     @property
     def warm_from(self) -> int:
         """Number of the first step that is like the last one: what is before warms up."""
-        if self.is_announced:
-            return max(0, len(self.spans) - 1)
-        return first_warm(self.spans, self.between.branches)
+        return max(0, len(self.spans) - 1) if self.is_announced else first_warm(self.spans, self.between.branches)
 
     def _note_writes(self, tensors: list[torch.Tensor]) -> None:
         """Updates are made by the program itself: what modules and backward passes write are their own buffers."""
@@ -315,7 +313,7 @@ class StepWatcher:
         if self._anchor is None and not self.is_announced:
             self.recorder.on_write = None  # what was written before is no step: an optimizer makes them
             self.spans.clear()
-        is_anchor = self._ends_steps(optimizer)
+        is_anchor = not self.between.branches.trains_seldom and self._ends_steps(optimizer)
         if not self.spans:
             self.own_parameters()
         self.updated.take(optimizer, self.recorder)
@@ -332,6 +330,8 @@ class StepWatcher:
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.without_gradient = still_without_gradient(self.recorder, self.without_gradient)
+        if self.between.branches.trains_seldom:
+            return
         if not self._is_anchor(optimizer) and self._others.end_turn(len(self.recorder.trace.events)):
             self._stop()
         if self._is_anchor(optimizer) and self._parts.is_whole(self.spans, self._backward_lines, self._calls):

@@ -6,7 +6,9 @@ import pytest
 
 from forerun.virtual.cuda.later_loops import LOOPS, functions_that_train
 from forerun.virtual.cuda.turn_branches import (
+    CYCLE,
     IS_OVER,
+    RARELY,
     REMAINDER,
     TAKES,
     BranchMoment,
@@ -36,10 +38,26 @@ RUN = BranchRun("train.py:2", "train.py:1", 0, 10, 0)
 )
 def test_branches_by_a_remainder_that_neither_train_nor_leave_are_marked(body, is_marked):
     tree = ast.parse(f"for step in range(100):\n    loss.backward()\n    {body}\n")
-    assert (
-        mark_branches(tree, "train.py", functions_that_train(tree), lambda node: isinstance(node, LOOPS)) is is_marked
-    )
+    mark_branches(tree, "train.py", functions_that_train(tree), lambda node: isinstance(node, LOOPS))
     assert (TAKES in ast.unparse(tree)) is is_marked
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("optimizer.step()", {CYCLE, RARELY}),
+        ("loss.backward()\n        optimizer.step()", {CYCLE, RARELY}),
+        ("loss.backward()\n        break", {CYCLE}),
+        ("optimizer.step()\n        break", set()),
+        ("scheduler.step()", set()),
+        ("rate = 1", set()),
+    ],
+)
+def test_branches_that_train_or_update_are_marked_as_such(body, names):
+    tree = ast.parse(f"for step in range(100):\n    loss.backward()\n    if step % 4 == 0:\n        {body}\n")
+    is_marked = mark_branches(tree, "train.py", functions_that_train(tree), lambda node: isinstance(node, LOOPS))
+    assert is_marked is bool(names)
+    assert {name for name in (CYCLE, RARELY, TAKES) if name in ast.unparse(tree)} == names
 
 
 def test_a_marked_branch_does_what_it_did():

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from forerun.virtual.cuda.branch_conditions import (
     ask_first,
@@ -25,7 +25,7 @@ from forerun.virtual.cuda.branch_conditions import (
     turn_round,
     write_out_calls,
 )
-from forerun.virtual.cuda.branch_rules import BranchRule, is_off
+from forerun.virtual.cuda.branch_rules import BranchRule, EventSpan, is_off, steps_between
 from forerun.virtual.cuda.hook_branches import branches_of_hooks
 from forerun.virtual.cuda.later_loops import FUNCTIONS, LOOPS, called_in, trains, trains_by
 from forerun.virtual.cuda.limit_branches import remainder_of_limit
@@ -33,10 +33,13 @@ from forerun.virtual.cuda.loaders import WatchedLoader
 
 REMAINDER, TAKES, IS_OVER = "__forerun_remainder__", "__forerun_takes__", "__forerun_is_over__"
 """Names in the script's module: what computes a remainder, decides whether a branch is taken, and ends one."""
-CYCLE = "__forerun_cycle__"
-"""What computes the remainder of a branch that trains: a generator's update after some of its critic's."""
+CYCLE, RARELY = "__forerun_cycle__", "__forerun_rarely__"
+"""What computes the remainder of a branch that trains, such as a generator's update after some of its critic's, and
+decides whether one that is due seldom is taken."""
 OF_LOOP = "loop"
 """Said of a counter that is what the loop around its branch runs over."""
+OF_UPDATE = "update"
+"""Said of a branch that has no backward pass."""
 HOOK = "hook"
 """In place of the line of the loop around a branch: it is of a function that does not train."""
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -47,20 +50,6 @@ UPDATES = ("step", "zero_grad", "update")
 """Methods by which a branch belongs to the step: an update after several batches, a moving average."""
 SCHEDULERS = ("sch", "lr", "plateau", "decay", "warmup")
 """Parts of names of schedulers."""
-
-
-class EventSpan(Protocol):
-    """Events of the trace, such as those of a step, from `begin` to `end`."""
-
-    @property
-    def begin(self) -> int:
-        """Its first event."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """The event behind its last one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,6 +83,8 @@ class TurnBranches:
     """Of the remainder that decides each branch, when it was computed: counter, period and optimizer steps so far."""
     cycles: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """The same of branches that train."""
+    updates: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """The same of branches that update something without a backward pass."""
     _of_hooks: set[str] = field(default_factory=set)
     """Branches of functions that do not train and that a loop may call after each step."""
     rules: defaultdict[str, BranchRule] = field(default_factory=lambda: defaultdict(BranchRule))
@@ -107,14 +98,17 @@ class TurnBranches:
     """The line of the branch that ended last, and the exception that ended it."""
 
     def remainder(
-        self, line: str, counter: Any, period: Any, steps: int, residue: Any = 0, *, is_cycle: bool = False
-    ) -> Any:
+        self, line: str, counter: Any, period: Any, steps: int, residue: Any = 0, *,
+        is_cycle: bool = False, is_update: bool = False,
+    ) -> Any:  # fmt: skip
         """What `counter % period` is; the branch at `line` depends on it, which trains where it `is_cycle`.
 
-        The branch is due where that is the `residue`.
+        The branch is due where that is the `residue`. Where it `is_update` it updates something without training.
         """
         if type(counter) is type(period) is int and period > is_cycle:
-            (self.cycles if is_cycle else self.counts).setdefault(line, []).append((counter, period, steps))
+            own = self.cycles if is_cycle else self.updates if is_update else self.counts
+            for readings in (own, self.counts)[: 1 + (own is not self.counts and line in self.counts)]:
+                readings.setdefault(line, []).append((counter, period, steps))
             self.rules[line].residue = residue if isinstance(residue, int) else 0
         return counter % period
 
@@ -124,12 +118,7 @@ class TurnBranches:
 
         Of a branch that makes the steps itself, after several batches, it is one.
         """
-        cycles = {}
-        for line, readings in self.cycles.items():
-            (first, period, before), (last, _, now) = readings[0], readings[-1]
-            if last > first and (steps := round(period * (now - before) / (last - first))) > 1:
-                cycles[line] = steps
-        return cycles
+        return {line: steps for line, readings in self.cycles.items() if (steps := steps_between(readings)) > 1}
 
     def turns_of_a_step(self, path: str, first: int, last: int) -> int:
         """Turns of a loop, from the `first` line of a file to its `last`, that one optimizer step takes.
@@ -180,13 +169,25 @@ class TurnBranches:
         """Whether a branch is being taken."""
         return self._open is not None
 
+    @property
+    def trains_seldom(self) -> bool:
+        """Whether that is one of those that train and are due seldom: its updates end no step."""
+        return self._open is not None and self.is_rare(self._open[0])
+
     def left_by(self, failure: BaseException) -> str:
         """Line of the branch that an exception left; empty for none."""
         return self._left[0] if self._left[1] is failure else ""
 
     def waits(self) -> bool:
         """Whether a branch is left that has not been taken for its own sake."""
+        for line, readings in (self.cycles | self.updates).items():
+            if steps_between(readings) > MOST_CYCLE:  # too seldom to be seen with others
+                self.counts.setdefault(line, [*readings])
         return any(line not in self._once and self.is_of_turns(line) for line in self.counts)
+
+    def is_rare(self, line: str) -> bool:
+        """Whether a branch trains or updates something, and too seldom to be seen with others."""
+        return line in self.counts and (line in self.cycles or line in self.updates)
 
     def is_of_turns(self, line: str) -> bool:
         """Whether turns of a training loop decide the branch at `line`: a hook's is reached once after each step."""
@@ -196,7 +197,7 @@ class TurnBranches:
         rises = (now[0] > before[0] and now[2] - before[2] in (0, 1) for before, now in pairwise(readings))
         return len({steps for *_, steps in readings}) > 1 and all(rises)
 
-    def first_like_later(self, steps: Sequence["EventSpan"]) -> int:
+    def first_like_later(self, steps: Sequence[EventSpan]) -> int:
         """Number of the first step behind the one that prepares that has no branch which later steps lack.
 
         A counter that begins at 0 has its branches due at once.
@@ -300,9 +301,15 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
             continue
         line = f"{name}:{node.lineno}"
         if _belongs_to_step(node, functions):
-            if trains(node.body, functions):
-                _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], line))
+            does_train, leaves = trains(node.body, functions), _leaves(node.body)
+            if does_train or (_updates(node, functions) and not leaves):
+                kind = (line,) if does_train else (line, OF_UPDATE)
+                _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], *kind))
                 is_marked = True
+                if not leaves:
+                    of_loop = (OF_LOOP,) if _is_of_loop(remainder.left, loop) else ()
+                    node.test = _call(RARELY, node.test, [node.test], line, where or "", *of_loop)
+                    _tell_the_end(node, line)
             continue
         condition = flags[node].value if place is not node else node.test
         residue, beside = residue_of(condition, remainder), conditions_beside(condition, remainder, loop)
@@ -311,10 +318,15 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
         _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right, residue], *lines))
         node.test = _call(TAKES, node.test, [node.test], line, where or "")
         node.test.args += beside
-        over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
-        node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
+        _tell_the_end(node, line)
         is_marked = True
     return is_marked
+
+
+def _tell_the_end(branch: ast.If, line: str) -> None:
+    """Let what a branch does end with a call, however it is left."""
+    over = ast.copy_location(ast.Expr(_call(IS_OVER, branch.test, [], line)), branch)
+    branch.body = [ast.copy_location(ast.Try(branch.body, [], [], [over]), branch.body[0])]
 
 
 def _is_of_loop(counter: ast.expr, loop: ast.AST | None) -> bool:
@@ -342,9 +354,14 @@ def _inside(
 
 def _belongs_to_step(node: ast.If, functions: set[str]) -> bool:
     """Whether a branch trains or leaves its loop: it is no addition to a step."""
+    has_calls = any(not _is_schedule(call) for call in called_in(node.body))
+    return not has_calls or _updates(node, functions) or _leaves(node.body)
+
+
+def _updates(node: ast.If, functions: set[str]) -> bool:
+    """Whether a branch calls what trains or updates something."""
     calls = [call for call in called_in(node.body) if not _is_schedule(call)]
-    is_update = any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
-    return is_update or not calls or _leaves(node.body)
+    return any(call.rpartition(".")[2] in UPDATES or trains_by(call, functions) for call in calls)
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
