@@ -130,6 +130,18 @@ def test_a_sampler_that_takes_long_here_counts_by_the_turns_that_ran(tmp_path, m
     assert cut.step.seconds.expected == pytest.approx(whole.step.seconds.expected, rel=0.02)
 
 
+def test_a_sampler_in_every_other_step_is_run_in_full(tmp_path, monkeypatch):
+    """What warm steps have is in their mean; only the first step's may be ended early."""
+    body = SAMPLED.replace("        update()\n", "        update()\n        if batch % 2 == 0: sample()\n")
+    body = body.replace("    EVALUATION\n", "")
+    whole, _ = forecast(tmp_path, body)
+    monkeypatch.setattr(loop_rests, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests, "MOST_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(loop_rests.RestWatch, "ends_program", lambda _: False)
+    cut, _ = forecast(tmp_path, body)
+    assert cut.run.seconds.expected == pytest.approx(whole.run.seconds.expected, rel=0.02)
+
+
 def test_a_step_that_takes_long_here_is_no_long_evaluation(tmp_path, monkeypatch):
     """What is told every so many steps is followed by a step, which has its own time."""
     body = """

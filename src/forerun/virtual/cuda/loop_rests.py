@@ -92,7 +92,8 @@ class RestWatch:
     """Events with which passes over data began, by the identity of their loader."""
     _is_passing: bool = False
     """Over batches of a loader whose number is known."""
-    _branch_began: float = 0.0
+    _branch_began: float = math.inf
+    """Where what a branch does may be ended early."""
     _is_last_batch: bool = False
     """A loop was ended in a batch of a pass."""
     _step_ended: float | None = None
@@ -152,13 +153,16 @@ class RestWatch:
         self._note_cut(begin, end, share)
 
     def _note_cut(self, begin: int, end: int, share: float) -> None:
-        self._began = self._branch_began = time.process_time()
+        self._began = time.process_time()
+        if self._branch_began < math.inf:
+            self._branch_began = self._began
         if share < 1.0:
             self.cuts.append(Cut(begin, end, share))
 
-    def branch_begins(self) -> None:
-        """A branch is taken, which may take long."""
-        self._branch_began, self._is_passing, self._is_last_batch = time.process_time(), False, False
+    def branch_begins(self, *, is_warm: bool) -> None:
+        """A branch is taken, which may take long; in a warm step that has it all of it is run."""
+        self._branch_began = math.inf if is_warm and not self.is_open else time.process_time()
+        self._is_passing = self._is_last_batch = False
         self._passes.clear()
 
     @property
@@ -168,8 +172,8 @@ class RestWatch:
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether what runs is no part of a step."""
-        return self.is_open or self.branches.is_open
+        """Whether what runs is no part of a step that counts."""
+        return self.is_open or (self.branches.is_open and self._branch_began < math.inf)
 
     @property
     def is_too_long(self) -> bool:
@@ -241,7 +245,7 @@ def branch_names(
         was_open = watch().branches.is_open
         is_taken = watch().branches.takes(is_due, line, loop, now(), *beside, is_extra=watch().is_open)
         if is_taken and not was_open:
-            watch().branch_begins()
+            watch().branch_begins(is_warm=now().steps > 1)
         return is_taken
 
     def rarely(is_due: Any, line: str, loop: str, of_loop: str = "") -> Any:
