@@ -1,8 +1,9 @@
 """What a program does between two passes of its training loop: evaluation, checkpoints, another network's rollouts.
 
 A rest begins where the innermost loop was ended (`script_loops.py`) and ends with the next optimizer step, or with the
-program. Of a long one the pass over a data loader is cut, counts as the share of its batches that were seen, and the
-program goes on behind it: there is its checkpoint. Where no loader is passed over, the program is ended there.
+program. Of a long one the pass over a data loader, or a loop without gradients (`rest_turns.py`), is cut, counts as the
+share of its batches or turns that were seen, and the program goes on behind it: there is its checkpoint. Where nothing
+can be cut, the program is ended there.
 """
 
 import math
