@@ -205,6 +205,24 @@ def test_an_outer_optimizer_that_steps_seldom_is_in_memory_and_run(tmp_path):
     assert document.step.seconds.expected == pytest.approx(without.step.seconds.expected, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("condition", "times"),
+    [("step % 50 == 49 and is_on", 0), ("step % 50 == 49 and step > 100", 4), ("step % 50 == 49", 6)],
+)
+def test_what_stands_beside_the_remainder_of_a_rare_update_counts(tmp_path, condition, times):
+    body = f"""
+    average, is_on = None if "is_on" in "{condition}" else torch.optim.swa_utils.AveragedModel(model), False
+    for step in range(300):
+        update()
+        if {condition}:
+            average.update_parameters(model)
+            optimizer.zero_grad()
+    """
+    document, _ = forecast(tmp_path, body)
+    assert [rest.times for rest in document.rests if rest.is_branch] == [times] * (times > 0)
+    assert "failed" not in str(document.warnings)
+
+
 def test_branches_that_train_are_seen_until_all_come_together(tmp_path):
     """Every second and every third step: six steps hold three and two of them."""
     body = """

@@ -21,7 +21,17 @@ from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.loop_starts import LoopStart
 from forerun.virtual.cuda.rest_turns import TURNS, RestTurns
 from forerun.virtual.cuda.run_end import RunEnd
-from forerun.virtual.cuda.turn_branches import CYCLE, IS_OVER, RARELY, REMAINDER, TAKES, BranchMoment, TurnBranches
+from forerun.virtual.cuda.turn_branches import (
+    CYCLE,
+    IS_OVER,
+    OF_LOOP,
+    OF_UPDATE,
+    RARELY,
+    REMAINDER,
+    TAKES,
+    BranchMoment,
+    TurnBranches,
+)
 from forerun.virtual.live_objects import live_objects
 
 IS_BEST = "whether it is better than all before"
@@ -230,17 +240,17 @@ def branch_names(
     `note` is told what is answered where nobody can know.
     """
 
-    def remainder(counter: Any, period: Any, residue: Any, line: str, of_loop: str = "") -> Any:
-        if of_loop:
+    def remainder(counter: Any, period: Any, residue: Any, line: str, *kinds: str, **trains: bool) -> Any:
+        if OF_LOOP in kinds:
             watch().branches.of_loops.add(line)
-        return watch().branches.remainder(line, counter, period, now().steps, residue)
+        return watch().branches.remainder(line, counter, period, now().steps, residue, **trains)
 
-    def cycle(counter: Any, period: Any, line: str, of_update: str = "") -> Any:
-        if watch().is_open:  # in a turn that is no step
-            is_rare = watch().branches.is_rare(line)
-            return watch().branches.remainder(line, counter, period, now().steps) if is_rare else counter % period
-        kind = {"is_cycle": not of_update, "is_update": bool(of_update)}
-        return watch().branches.remainder(line, counter, period, now().steps, **kind)
+    def cycle(counter: Any, period: Any, residue: Any, line: str, *kinds: str) -> Any:
+        if not watch().is_open:
+            trains = {"is_cycle": OF_UPDATE not in kinds, "is_update": OF_UPDATE in kinds}
+            return remainder(counter, period, residue, line, *kinds, **trains)
+        is_rare = watch().branches.is_rare(line)  # else it is a turn that is no step
+        return remainder(counter, period, residue, line) if is_rare else counter % period
 
     def takes(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> bool:
         was_open = watch().branches.is_open
@@ -249,12 +259,9 @@ def branch_names(
             watch().branch_begins(is_warm=now().steps > 1)
         return is_taken
 
-    def rarely(is_due: Any, line: str, loop: str, of_loop: str = "") -> Any:
-        if of_loop:
-            watch().branches.of_loops.add(line)
-        if not watch().is_open or not watch().branches.is_rare(line):
-            return is_due
-        return takes(is_due, line, loop)
+    def rarely(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> Any:
+        is_extra = watch().is_open and watch().branches.is_rare(line)
+        return takes(is_due, line, loop, *beside) if is_extra else is_due
 
     def is_over(line: str) -> None:
         count, batches = watch().branches.is_over(line, now()), fetched()

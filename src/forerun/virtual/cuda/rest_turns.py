@@ -93,6 +93,6 @@ class RestTurns:
         """Whether a loop is ended before its next turn."""
         around = self._running[: self._running.index(loop)]
         is_due = loop.is_last_turn or (self.is_too_long() and not any(each.turns for each in around))
-        for outer in around[-1:] if is_due else []:
-            outer.is_last_turn = True
+        if is_due and around:
+            around[-1].is_last_turn = True
         return is_due

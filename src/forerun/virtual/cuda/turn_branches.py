@@ -107,8 +107,9 @@ class TurnBranches:
         """
         if type(counter) is type(period) is int and period > is_cycle:
             own = self.cycles if is_cycle else self.updates if is_update else self.counts
-            for readings in (own, self.counts)[: 1 + (own is not self.counts and line in self.counts)]:
-                readings.setdefault(line, []).append((counter, period, steps))
+            own.setdefault(line, []).append((counter, period, steps))
+            if own is not self.counts and line in self.counts:
+                self.counts[line].append((counter, period, steps))
             self.rules[line].residue = residue if isinstance(residue, int) else 0
         return counter % period
 
@@ -230,7 +231,8 @@ class TurnBranches:
             return is_due
         if not is_due:
             if line in self.counts and is_off(is_on):
-                del self.counts[line]
+                for readings in (self.counts, self.cycles, self.updates):
+                    readings.pop(line, None)
             elif line in self.counts and is_past is None and self.rules[line].is_of_period(self.counts[line][-1]):
                 self.rules[line].refused.add(self.counts[line][-1][0])
             if not is_extra or line not in self.counts or line in self._once:
@@ -299,34 +301,27 @@ def mark_branches(tree: ast.Module, name: str, functions: set[str], is_loop: Cal
             remainder = remainder_of_limit(node, loop)
         if remainder is None:
             continue
-        line = f"{name}:{node.lineno}"
-        if _belongs_to_step(node, functions):
-            does_train, leaves = trains(node.body, functions), _leaves(node.body)
-            if does_train or (_updates(node, functions) and not leaves):
-                kind = (line,) if does_train else (line, OF_UPDATE)
-                _replace(place, remainder, _call(CYCLE, remainder, [remainder.left, remainder.right], *kind))
-                is_marked = True
-                if not leaves:
-                    of_loop = (OF_LOOP,) if _is_of_loop(remainder.left, loop) else ()
-                    node.test = _call(RARELY, node.test, [node.test], line, where or "", *of_loop)
-                    _tell_the_end(node, line)
+        line, of_step = f"{name}:{node.lineno}", _belongs_to_step(node, functions)
+        does_train, leaves = trains(node.body, functions), _leaves(node.body)
+        if of_step and not does_train and (leaves or not _updates(node, functions)):
             continue
         condition = flags[node].value if place is not node else node.test
         residue, beside = residue_of(condition, remainder), conditions_beside(condition, remainder, loop)
-        ask_first(condition, remainder)
-        lines = (line, OF_LOOP) if _is_of_loop(remainder.left, loop) else (line,)
-        _replace(place, remainder, _call(REMAINDER, remainder, [remainder.left, remainder.right, residue], *lines))
-        node.test = _call(TAKES, node.test, [node.test], line, where or "")
-        node.test.args += beside
-        _tell_the_end(node, line)
+        if not of_step:
+            ask_first(condition, remainder)
+        kinds = [OF_LOOP] * _is_of_loop(remainder.left, loop) + [OF_UPDATE] * (of_step and not does_train)
+        asks = _call(
+            CYCLE if of_step else REMAINDER, remainder, [remainder.left, remainder.right, residue], line, *kinds
+        )
+        _replace(place, remainder, asks)
         is_marked = True
+        if of_step and leaves:
+            continue
+        node.test = _call(RARELY if of_step else TAKES, node.test, [node.test], line, where or "")
+        node.test.args += beside
+        over = ast.copy_location(ast.Expr(_call(IS_OVER, node.test, [], line)), node)
+        node.body = [ast.copy_location(ast.Try(node.body, [], [], [over]), node.body[0])]
     return is_marked
-
-
-def _tell_the_end(branch: ast.If, line: str) -> None:
-    """Let what a branch does end with a call, however it is left."""
-    over = ast.copy_location(ast.Expr(_call(IS_OVER, branch.test, [], line)), branch)
-    branch.body = [ast.copy_location(ast.Try(branch.body, [], [], [over]), branch.body[0])]
 
 
 def _is_of_loop(counter: ast.expr, loop: ast.AST | None) -> bool:
