@@ -114,6 +114,7 @@ for epoch in range(6):
         "for batch in rows: sample(len(batch))",
         "sample(turns=4); sample()",
         "if epoch % 2 == 0: sample()",
+        "for turn in range(40):\n        with torch.no_grad(): model(torch.randn(8, 64, device='cuda'))",
     ],
 )
 def test_a_sampler_that_takes_long_here_counts_by_the_turns_that_ran(tmp_path, monkeypatch, evaluation):

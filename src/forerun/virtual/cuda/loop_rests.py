@@ -1,9 +1,9 @@
 """What a program does between two passes of its training loop: evaluation, checkpoints, another network's rollouts.
 
 A rest begins where the innermost loop was ended (`script_loops.py`) and ends with the next optimizer step, or with the
-program. Of a long one the pass over a data loader, or a loop without gradients (`rest_turns.py`), is cut, counts as the
-share of its batches or turns that were seen, and the program goes on behind it: there is its checkpoint. Where nothing
-can be cut, the program is ended there.
+program. Of a long one the pass over a data loader, or a loop that does not train (`rest_turns.py`), is cut: the share
+of its batches or turns that were seen stands for all, and the program goes on behind it, where its checkpoint is. Where
+nothing can be cut, the program is ended.
 """
 
 import math
@@ -193,7 +193,11 @@ class RestWatch:
         return time.process_time() - began > MOST_SECONDS + self._step_seconds
 
     def ends_program(self) -> bool:
-        """Whether it takes so long that the program is ended; a pass over batches is rather cut at the next one."""
+        """Whether it takes so long that the program is ended, asked before each call of a module.
+
+        A pass over batches is rather cut at the next one.
+        """
+        self.turns.note_call()
         limit = (
             ENDED_AFTER * MOST_SECONDS * (PASSING if self._is_passing or self.turns.are_running else 1)
             + self._step_seconds
@@ -292,7 +296,7 @@ def _names_beside(
         return bool(is_better)
 
     def turns(values: Any) -> Any:
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or not watch().is_between_steps:
+        if torch.compiler.is_compiling() or not watch().is_between_steps:
             return values
         return watch().turns.over(values, lambda: now().events)
 

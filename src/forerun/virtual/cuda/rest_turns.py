@@ -2,8 +2,8 @@
 
 What such a loop runs over is handed to it by a generator, which ends once the rest takes too long here; the share of
 the turns that ran stands for all, and the program goes on behind the loop. Of loops in one another the outer one is
-ended, if it has made a turn; if it has not, the inner one is, and the outer one behind that turn. Turns under gradients
-are left alone: they may be a part of the next step.
+ended, if it has made a turn; if it has not, the inner one is, and the outer one behind that turn. Loops that call
+modules under gradients are left alone: they are a part of the next step.
 """
 
 import ast
@@ -54,6 +54,7 @@ class _Loop:
     """That are over."""
     is_last_turn: bool = False
     """One in it was ended in its first turn."""
+    is_of_step: bool = False
 
 
 @dataclass
@@ -69,6 +70,12 @@ class RestTurns:
     def are_running(self) -> bool:
         """Whether there is one that could be ended."""
         return bool(self._running)
+
+    def note_call(self) -> None:
+        """A module is called: under gradients the loops that are running are a part of a step."""
+        if self._running and torch.is_grad_enabled():
+            for loop in self._running:
+                loop.is_of_step = True
 
     def over(self, values: Any, events: Callable[[], int]) -> Any:
         """What a loop runs over, as many turns of it as there is time for; `events` says how many the trace has."""
@@ -91,6 +98,8 @@ class RestTurns:
 
     def _ends(self, loop: _Loop) -> bool:
         """Whether a loop is ended before its next turn."""
+        if loop.is_of_step:
+            return False
         around = self._running[: self._running.index(loop)]
         is_due = loop.is_last_turn or (self.is_too_long() and not any(each.turns for each in around))
         if is_due and around:
