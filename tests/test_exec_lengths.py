@@ -349,3 +349,35 @@ def test_accelerate_makes_a_step_of_what_is_left_of_a_loader(tmp_path):
     """Eleven batches in steps of four are three; a loop of one's own that counts to four makes two."""
     document, _ = forecast(tmp_path, "", head=ACCUMULATES)
     assert (document.run.total_steps, document.run.steps_per_epoch) == (30, 3)
+
+
+LOADERS = """
+    from itertools import cycle
+    from torch.utils.data import DataLoader, TensorDataset
+    def rows(count, batch):
+        return DataLoader(TensorDataset(torch.randn(count, 64)), batch)
+    def forever(loader):
+        while True:
+            for batch in loader:
+                yield batch
+    labelled, others = rows(200, 10), rows(600, 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for (x,), (u,) in zip(labelled, others):\n            update()\n", 2 * 20),
+        ("for (x,), (u,) in zip(cycle(labelled), others):\n            update()\n", 2 * 60),
+        ("more = iter(others)\n        for (x,) in labelled:\n            next(more); update()\n", 2 * 20),
+        ("more = iter(cycle(labelled))\n        for (x,) in others:\n            next(more); update()\n", 2 * 60),
+        (
+            "more = forever(others)\n        for i, (x,) in enumerate(labelled):\n            [next(more) for _ in range(7)]\n"
+            "            model(x.cuda()).sum().backward()\n"
+            "            if i % 2 == 1: optimizer.step(); optimizer.zero_grad()\n", 2 * 10,
+        ),
+    ],
+)  # fmt: skip
+def test_a_batch_of_each_of_two_loaders_is_one_step(tmp_path, loop, steps):
+    document, _ = forecast(tmp_path, f"{LOADERS}    for epoch in range(2):\n        {loop}")
+    assert (document.run.total_steps, document.run.steps_per_epoch) == (steps, steps // 2)

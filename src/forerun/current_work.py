@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _works: list[list[str]] = []
+_places: list[Callable[[], str]] = []
 
 
 @contextmanager
@@ -30,6 +31,21 @@ def work(what: str) -> Iterator[Callable[[str], None]]:
             if other is entry:
                 del _works[place]
                 break
+
+
+@contextmanager
+def at(place: Callable[[], str]) -> Iterator[None]:
+    """Let whoever waits long be told how far the work inside has come, which `place` says whenever it is asked."""
+    _places.append(place)
+    try:
+        yield
+    finally:
+        _places.remove(place)
+
+
+def current_place() -> str:
+    """How far the innermost work that says so has come; empty where none does."""
+    return _places[-1]() if _places else ""
 
 
 def current_work() -> str:

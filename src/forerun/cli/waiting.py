@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from forerun.current_work import current_work
+from forerun.current_work import current_place, current_work
 
 FIRST_SECONDS, AGAIN_SECONDS = 2.0, 30.0
 """Silence before the first line, and between lines on one and the same work."""
@@ -28,8 +28,8 @@ class WaitingLines:
         self._words, self._since, self._shown_at = "", 0.0, 0.0
         self._is_shown = False
 
-    def line(self, words: str, now: float) -> str:
-        """The line that is due at `now`, in seconds; empty for none."""
+    def line(self, words: str, now: float, place: Callable[[], str] = str) -> str:
+        """The line that is due at `now`, in seconds; empty for none. `place` says how far the work has come."""
         if words != self._words:
             self._words, self._since, self._is_shown = words, now, False
         if not words or now < FIRST_SECONDS:
@@ -40,7 +40,10 @@ class WaitingLines:
             is_due = silence >= QUIET_SECONDS or min(silence, now - self._since) >= FIRST_SECONDS
         if not is_due:
             return ""
-        again = f", {now - self._since:.0f} s so far" if self._is_shown else ""
+        again = ""
+        if self._is_shown:
+            words_of_place = place()
+            again = f", {now - self._since:.0f} s so far{words_of_place and f': {words_of_place}'}"
         self._is_shown, self._shown_at = True, now
         return f"… {words}{again}"
 
@@ -53,7 +56,7 @@ def shown_waiting(show: Callable[[str], None] | None = None) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(LOOK_SECONDS):
-            line = lines.line(current_work() or being_imported(), time.monotonic() - start)
+            line = lines.line(current_work() or being_imported(), time.monotonic() - start, current_place)
             if line:
                 show(line)
 

@@ -19,6 +19,7 @@ from forerun.clock.timeline import StepTime, replay_clock
 from forerun.errors import MissingPeak
 from forerun.experience import DeviceCalibration
 from forerun.forecasting.arithmetic import main_format
+from forerun.forecasting.before_steps import before_warnings, range_without_steps, seconds_before
 from forerun.forecasting.collectives import count_collectives, data_parallel_ranks
 from forerun.forecasting.findings import birth_lines, find_faults
 from forerun.forecasting.held_tensors import ProgramFinding
@@ -151,7 +152,7 @@ def forecast_program(
         second = run_on(max(larger, key=lambda device: device.memory_bytes))
         runs |= {device.name: second for device in larger}
     here = program.ranks_per_node if program.nodes > 1 else max(GPUS_PER_MACHINE, program.ranks_per_node)
-    reading = RunReading(gpus_per_machine=here, network=program.network)
+    reading = RunReading(gpus_per_machine=here, network=program.network, counts_before=True)
     forecasts: list[ProgramForecast] = []
     refusals: list[MissingPeak] = []
     for device in devices:
@@ -191,6 +192,8 @@ class RunReading:
     gpus_per_machine: int = GPUS_PER_MACHINE
     network: str | None = None
     """What joins machines; None takes what is usual for the device, and says so."""
+    counts_before: bool = False
+    """The run is a whole program's: what it does before its first step is a part of it."""
 
 
 def forecast_run(
@@ -211,6 +214,16 @@ def forecast_run(
     earlier, length = earlier_loops(trace, watcher, costs), _length(watcher, total_steps)
     length, rests = rests_until_the_end(trace, watcher.loop, length, costs, mean_seconds(steps))
     step = _step(steps, watcher, costs, trace, device)
+    before = 0.0
+    if reading.counts_before:
+        before = seconds_before(run, costs, earlier[0].step_seconds if earlier else mean_seconds(steps))
+    band = step.seconds if steps else range_without_steps(run, costs, before)
+    whole = whole_run(
+        steps, length, watcher, trace, device,
+        costs=costs, step=band, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
+        compile_seconds=compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
+        before_seconds=before,
+    )  # fmt: skip
     text = " ".join(command)
     return ProgramForecast(
         settings_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -220,26 +233,15 @@ def forecast_run(
         parameters=ParameterCounts(total=trace.total_parameters, trainable=trace.trainable_parameters),
         memory=_memory(memory, device, world_size),
         step=step,
-        run=whole_run(
-            steps, length, watcher, trace, device,
-            costs=costs, step=step.seconds, breakdown=memory.memory.breakdown, saved_bytes=run.saved_bytes,
-            compile_seconds=compile_seconds(run, device), price_per_hour=price_per_hour, earlier=earlier, rests=rests,
-        ),
-        warnings=program_warnings(run, device, costs, length, has_steps=bool(steps))
+        run=whole,
+        warnings=program_warnings(run, device, costs, length, has_steps=bool(steps), has_time=before > 0)
+        + before_warnings(before, watcher.loop, whole.seconds.expected)
         + loop_warnings(earlier, run, rests)
         + list(later_steps_warnings(trace, watcher.loop))
         + speed_warnings(step.mfu, trace),
         not_modelled=not_modelled(run, costs, length),
         detail=_detail(device, price_per_hour),
-        script=ScriptReport(
-            command=text,
-            exit_code=run.exit_code,
-            steps_seen=len(watcher.spans),
-            warm_from_step=watcher.warm_from + 1 if watcher.spans else None,
-            wall_seconds=run.wall_seconds,
-            host_peak_bytes=run.host_peak_bytes,
-            length_known_from=None if length is None else length.source,
-        ),
+        script=_script(run, text, length),
         assumed=[
             AssumedValue(line=each.line, what=each.what, value=each.value[:80])
             for each in run.assumptions[:MOST_ASSUMED]
@@ -253,6 +255,19 @@ def forecast_run(
         rests=rests,
         out_of_memory=_out_of_memory(run),
     )  # fmt: skip
+
+
+def _script(run: ProgramRun, command: str, length: ProgramLength | None) -> ScriptReport:
+    spans = run.watcher.spans
+    return ScriptReport(
+        command=command,
+        exit_code=run.exit_code,
+        steps_seen=len(spans),
+        warm_from_step=run.watcher.warm_from + 1 if spans else None,
+        wall_seconds=run.wall_seconds,
+        host_peak_bytes=run.host_peak_bytes,
+        length_known_from=None if length is None else length.source,
+    )
 
 
 def _detail(device: Device, price_per_hour: float | None) -> ForecastDetail:

@@ -106,6 +106,7 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
         for rest in rests
         if rest.times * rest.seconds > LEAST_TOLD_SECONDS
     ]
+    texts += [_of_growth(rest, *watcher.between.grown.by_line[rest.line]) for rest in rests if _grows(rest, watcher)]
     if earlier:
         rows = [
             f"{each.line} makes {each.steps:,} steps of {format_seconds(each.step_seconds)}"
@@ -149,6 +150,19 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             "without it. --steps runs so many steps as they are."
         )
     return texts
+
+
+def _grows(rest: LoopRestTime, watcher: StepWatcher) -> bool:
+    return rest.is_branch and rest.line in watcher.between.grown.by_line
+
+
+def _of_growth(rest: LoopRestTime, before: int, after: int) -> str:
+    """That a branch changes what is trained, of which the forecast has but its first time."""
+    return (
+        f"The branch at {rest.line} changes what is trained, {rest.times:,} times in the run: {before:,} parameters "
+        f"before it, {after:,} behind it the first time, where what nobody can know is as assumed. The step is that "
+        "before; --steps N runs N steps as they are, up to the last of these turns."
+    )
 
 
 def _several(earlier: Sequence[EarlierLoop]) -> str:
@@ -198,10 +212,12 @@ def whole_run(
     steps: Sequence[StepTime], length: ProgramLength | None, watcher: StepWatcher, trace: Trace, device: Device,
     *, costs: PriorCosts, step: Range, breakdown: MemoryBreakdown, saved_bytes: int, compile_seconds: float,
     price_per_hour: float | None, earlier: Sequence[EarlierLoop] = (), rests: Sequence[LoopRestTime] = (),
+    before_seconds: float = 0.0,
 ) -> RunForecast:  # fmt: skip
     """Time and cost of `earlier` loops and the one that `length` describes, at the warm `steps`; else of those seen.
 
     `rests` is what follows the passes of that loop; `step` is the range of a step, in whose shares the run may miss.
+    `before_seconds` is before all steps; without any it is all that the program does.
     """
     last = len(steps) if length is None else length.steps
     total = last + sum(loop.steps for loop in earlier)
@@ -210,16 +226,18 @@ def whole_run(
     training += sum(rest.times * rest.training_seconds for rest in rests)
     checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown, watcher.loop)
     phases = RunPhases(
+        startup_seconds=before_seconds if steps else 0.0,
         compile_seconds=compile_seconds,
         training_seconds=training,
         evaluation_seconds=_rests_seconds(rests)
+        + (0.0 if steps else before_seconds)
         + (0.0 if length is None else _evaluation_seconds(steps, length, watcher, trace, costs)),
         checkpoint_seconds=0.0 if length is None else checkpoints.all_bytes / STATED_DISK_BYTES_PER_SECOND,
     )
     seconds = sum(phases.model_dump().values())
     price = device.price_per_hour if price_per_hour is None else price_per_hour
     return RunForecast(
-        steps_per_epoch=last if length is None else length.steps_per_epoch or last,
+        steps_per_epoch=(length and length.steps_per_epoch) or total,
         total_steps=total,
         checkpoints_written=checkpoints.count,
         checkpoint_bytes=checkpoints.most_bytes,

@@ -2,6 +2,7 @@
 
 from forerun.clock.priors import PriorCosts
 from forerun.forecasting.allocator_warnings import allocator_warnings
+from forerun.forecasting.before_steps import NO_TIME, NO_TRAINING
 from forerun.forecasting.card_warnings import card_warnings
 from forerun.forecasting.compiling import seconds_of_kernels
 from forerun.forecasting.host_warnings import UPDATE, host_update_warnings
@@ -38,16 +39,14 @@ def _uses_card(step: Trace) -> bool:
 
 
 def program_warnings(
-    run: ProgramRun, device: Device, costs: PriorCosts, length: ProgramLength | None, *, has_steps: bool
-) -> list[str]:
-    """Sentences on a program's forecast for one device."""
+    run: ProgramRun, device: Device, costs: PriorCosts, length: ProgramLength | None, *, has_steps: bool,
+    has_time: bool = False,
+) -> list[str]:  # fmt: skip
+    """Sentences on a program's forecast for one device, which `has_time` where it does not train."""
     trace = run.session.recorder.trace
     warnings = [f"Time: {costs.description}."]
     if not has_steps:
-        warnings.append(
-            "No optimizer step and no backward pass was seen, so no time is forecast: the program ended before its "
-            "first one, or it does not train."
-        )
+        warnings.append(NO_TRAINING if has_time else NO_TIME)
         if started := run.session.own_processes:
             warnings.append(
                 f"The program starts processes of its own ({started[0]}), which are not seen here. Where they are "

@@ -31,7 +31,8 @@ class Run(Protocol):
 def forecast_table(forecast: Forecast, title: str) -> RenderableType:
     """One forecast, from whether it fits down to what is not modelled."""
     kinds = [kinds_table(forecast.kinds)] if len(forecast.kinds) > 1 else []
-    parts = _fit_line(forecast), _memory(forecast), _step(forecast), _run(forecast), *kinds, *_notes(forecast)
+    steps = [_step(forecast)] if forecast.step.seconds.expected or not forecast.run.seconds.expected else []
+    parts = _fit_line(forecast), _memory(forecast), *steps, _run(forecast), *kinds, *_notes(forecast)
     return Panel(Group(*parts), title=f"{title} on {forecast.gpu}", title_align="left", expand=False)
 
 

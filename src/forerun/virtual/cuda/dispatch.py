@@ -255,6 +255,7 @@ class CudaDispatch(TorchDispatchMode):
                 if end.turns:
                     self.assumptions.note(CONVERGED, f"after {end.turns} turns", end)
                 return end.answer
+            answer = self.assumptions.progress.answer(answer)
             if is_truth and self.assumptions.truth_is_stated:
                 return answer
             self.assumptions.note(READ.format(str(tensor.dtype).removeprefix("torch.")), answer)

@@ -39,19 +39,20 @@ def find_length(
     loaders: Mapping[str, int] | None = None,
     turns_of_a_step: Callable[[str, int, int], int] | None = None,
     *,
+    batches_by_pass: Mapping[int, int] | None = None,
     has_turned: bool = False,
     has_repeated: bool = False,
 ) -> ProgramLength | None:
     """Ask the trainer whose loop is running, else the program's loops; None where neither knows.
 
-    `batches_per_step` is how many batches the last optimizer step took from data loaders, `backward_lines` where it
-    made its backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that
-    is over before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no
-    loops over steps. `counters` are those that end loops, which are known from the second step on; a loop around the
-    one that trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last
-    step has, and `turns_of_a_step` says how many turns of a loop, by its file and lines, a branch in it lets pass from
-    one step to the next. Where the step `has_repeated` and its loops say nothing, those count that were running at the
-    last one.
+    `batches_per_step` is how many batches the last optimizer step took from a data loader, and `batches_by_pass` has
+    the same by the batches of a pass of the loader, where there are several. `backward_lines` is where it made its
+    backward passes, and `turns` has how often loops run whose line makes what they loop over. Of a step that is over
+    before it is known, `update_line` is where it ended: loops of the same file that do not hold it are no loops over
+    steps. `counters` are those that end loops, which are known from the second step on; a loop around the one that
+    trains `has_turned` before this step. `loaders` has how many batches a pass of each loader of the last step has, and
+    `turns_of_a_step` says how many turns of a loop, by its file and lines, a branch in it lets pass from one step to
+    the next. Where the step `has_repeated` and its loops say nothing, those count that were running at the last one.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -63,10 +64,10 @@ def find_length(
     above = list(_loops_above(here, turns or {}, counters, has_turned=has_turned))
     if turns_of_a_step is not None and not batches_per_step:
         above = [_by_branch(each, turns_of_a_step) for each in above]
-    length = _of_loops(iter(above), batches_per_step, backward_lines, update_line, passes)
+    length = _of_loops(iter(above), batches_per_step, backward_lines, update_line, passes, batches_by_pass or {})
     if length is None and has_repeated:
         lasting = (each for each in above if each.is_lasting)
-        length = _of_loops(lasting, batches_per_step, backward_lines, update_line, passes)
+        length = _of_loops(lasting, batches_per_step, backward_lines, update_line, passes, batches_by_pass or {})
     _mark(here)
     return length
 
@@ -201,7 +202,7 @@ def _by_branch(turns: _Turns, turns_of_a_step: Callable[[str, int, int], int]) -
 
 def _of_loops(
     above: Iterator[_Turns], batches_per_step: int, backward_lines: Sequence[str], update_line: str,
-    passes: set[int],
+    passes: set[int], by_pass: Mapping[int, int],
 ) -> ProgramLength | None:  # fmt: skip
     """Multiply the loops around the line that is running; `passes` has how many batches those that it takes have."""
     counted: list[_Turns] = []
@@ -234,8 +235,9 @@ def _of_loops(
         if passes_per_step is None:
             return None
         counted[0] = batches = replace(counted[0], is_over_batches=True)
-        batches_per_step = passes_per_step
-    return _multiplied(counted, batches, batches_per_step)
+        return _multiplied(counted, batches, passes_per_step)
+    of_loader = by_pass.get(batches.count or 0) if batches is not None else None
+    return _multiplied(counted, batches, of_loader or batches_per_step)
 
 
 def _ends_with_inner(outer: _Turns, inside: list[_Turns]) -> bool:

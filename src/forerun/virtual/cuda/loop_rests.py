@@ -16,9 +16,10 @@ import torch
 
 from forerun.trace import Trace
 from forerun.virtual.cuda.branch_conditions import BEST
+from forerun.virtual.cuda.grown_models import GrownModels
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
-from forerun.virtual.cuda.loop_starts import LoopStart
+from forerun.virtual.cuda.loop_starts import LoopStart, LoopStarts
 from forerun.virtual.cuda.rest_turns import TURNS, RestTurns
 from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import (
@@ -86,8 +87,10 @@ class RestWatch:
     """A loop was ended, and the next step has not come."""
     branches: TurnBranches = field(default_factory=TurnBranches)
     """What is done in some turns of the loops only."""
+    starts: LoopStarts = field(default_factory=LoopStarts)
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
+    grown: GrownModels = field(default_factory=GrownModels)
     cuts: list[Cut] = field(default_factory=list)
     """What was ended early, in one another too."""
     ended_at: str = ""
@@ -261,6 +264,7 @@ def branch_names(
         is_taken = watch().branches.takes(is_due, line, loop, now(), *beside, is_extra=watch().is_open)
         if is_taken and not was_open:
             watch().branch_begins(is_warm=now().steps > 1)
+            watch().grown.begin(line)
         return is_taken
 
     def rarely(is_due: Any, line: str, loop: str, *beside: Callable[..., Any]) -> Any:
@@ -268,6 +272,7 @@ def branch_names(
         return takes(is_due, line, loop, *beside) if is_extra else is_due
 
     def is_over(line: str) -> None:
+        watch().grown.end(line)
         count, batches = watch().branches.is_over(line, now()), fetched()
         if count and watch().is_too_long:
             watch().cut_last_pass(batches[-count:], now().events)

@@ -1,7 +1,11 @@
 """How often a loop over an expression runs, as it stands in a program and with the values that its names have."""
 
 import ast
+import inspect
+import linecache
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from functools import cache
+from itertools import count, cycle, repeat
 from typing import Any
 
 import torch
@@ -13,6 +17,8 @@ MOST_VALUES = 20
 """Of a loop over phases, whose conditions are asked for each of them."""
 SHORTENED = {"zip", "islice"}
 """Calls that end with the shortest of what they are given."""
+ENDLESS = (cycle, count, repeat)
+"""Iterators without an end; `repeat` with a count has one."""
 VIEWS = {"items", "keys", "values"}
 """Methods of a dictionary that are looped over."""
 READABLE = (
@@ -54,7 +60,8 @@ def total_of(bar: Any) -> int | None:
 
 def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tuple[int | None, bool]:
     """The same of what ends with the first of several, and of a part of something."""
-    of_parts = [count_of(part, names) for part in (node.args[:1] if is_slice else node.args)]
+    parts = node.args[:1] if is_slice else [part for part in node.args if not _is_endless(part, names)]
+    of_parts = [count_of(part, names) for part in parts]
     counts = [count for count, _ in of_parts]
     if is_slice:
         limits = [looped_over(part, names) for part in node.args[1:]]
@@ -63,7 +70,36 @@ def _shortest(node: ast.Call, names: Mapping[str, Any], *, is_slice: bool) -> tu
             return None, False
         counts = [last - first, *(count - first for count in counts if count is not None)]
     lengths = [count for count in counts if count is not None]
-    return max(0, min(lengths)) if len(lengths) == len(counts) else None, any(is_over for _, is_over in of_parts)
+    return max(0, min(lengths)) if lengths and len(lengths) == len(counts) else None, any(
+        is_over for _, is_over in of_parts
+    )
+
+
+def _is_endless(node: ast.expr, names: Mapping[str, Any]) -> bool:
+    """Whether what is looped over never ends: one of `itertools`, or a generator of the program's own that is so."""
+    if not isinstance(node, ast.Call):
+        return isinstance(looped_over(node, names), ENDLESS)
+    function = value_of(node.func, names) if isinstance(node.func, ast.Name | ast.Attribute) else None
+    if any(function is each for each in ENDLESS):
+        return function is not repeat or len(node.args) + len(node.keywords) == 1
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_GENERATOR) and goes_on(code.co_filename, code.co_name)
+
+
+@cache
+def goes_on(path: str, function: str) -> bool:
+    """Whether a function of a file yields in a loop that nothing ends: `while True:` without a `break` of its own."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return False
+    bodies = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+    loops = [part for body in bodies for part in ast.walk(body) if isinstance(part, ast.While)]
+    ends = (ast.Break, ast.Return, ast.Raise)
+    return any(
+        isinstance(loop.test, ast.Constant) and loop.test.value and not any(isinstance(x, ends) for x in ast.walk(loop))
+        for loop in loops
+    )
 
 
 def unwrapped(node: ast.expr) -> ast.expr:

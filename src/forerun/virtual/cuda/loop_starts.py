@@ -34,6 +34,8 @@ class LoopStarts:
 
     last_pass: int = 0
     """Event of the trace at which the last backward pass began."""
+    first_event: int | None = None
+    """Event at which the first of them began, the outermost around the first step; None: none was marked."""
     _begun: list[tuple[str, LoopStart | None]] = field(default_factory=list)
     """Lines of those that began since the last step; None: within its passes."""
     _in_each: set[str] | None = None
@@ -41,6 +43,8 @@ class LoopStarts:
 
     def note(self, line: str, progress: Progress, saved_bytes: int, turn_begin: int) -> None:
         """The loop at a line begins; the turn of the step that is made began at an event."""
+        if self.first_event is None:
+            self.first_event = progress.events
         is_before = self.last_pass <= turn_begin
         self._begun.append((line, LoopStart(line, progress, saved_bytes) if is_before else None))
 

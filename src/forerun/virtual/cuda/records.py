@@ -1,5 +1,6 @@
 """What was seen of a program's training: its optimizer steps and its training loops."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, mode
@@ -45,6 +46,21 @@ class StepSpan:
         return {
             line: each.batches for each in self.fetched if each.batches for line in each.line.rstrip(")").split(" (")
         }
+
+    @property
+    def batches(self) -> int:
+        """That the step took, of the loader that it took most of: several are gone through side by side."""
+        return max(Counter(self.fetched).values(), default=0)
+
+    @property
+    def batches_by_pass(self) -> dict[int, int]:
+        """The same by how many a pass of the loader has; of loaders with equally many, the fewest."""
+        counts = Counter(self.fetched)
+        by_pass = dict[int, int]()
+        for loader, count in counts.items():
+            if loader.batches:
+                by_pass[loader.batches] = min(count, by_pass.get(loader.batches, count))
+        return by_pass
 
     def is_like(self, other: "StepSpan") -> bool:
         """Whether both do the same work: a step that logs reads a number more."""
@@ -122,7 +138,8 @@ class TrainingLoop:
             usual = [rest for rest in last.between.rests if not rest.is_last]
             lines = {rest.line for rest in usual}
             rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
-        between = replace(self.between, rests=rests, cuts=[*last.between.cuts, *self.between.cuts])
+        cuts, starts = [*last.between.cuts, *self.between.cuts], last.between.starts
+        between = replace(self.between, rests=rests, cuts=cuts, starts=starts)
         return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
 
     def with_rests_of(self, later: "TrainingLoop") -> "TrainingLoop":

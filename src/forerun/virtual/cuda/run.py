@@ -17,13 +17,14 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
 
 import torch
 
-from forerun.current_work import work
+from forerun.current_work import at, work
 from forerun.errors import InvalidSettings
 from forerun.hardware.catalogue import Device
 from forerun.trace import ALLOCATE, Phase, Trace
@@ -34,7 +35,7 @@ from forerun.virtual.cuda.files import quiet_environment, writing_to
 from forerun.virtual.cuda.gradient_passes import spans_of_passes
 from forerun.virtual.cuda.later_loops import compiled, names_for, trains_again
 from forerun.virtual.cuda.launchers import Program
-from forerun.virtual.cuda.lines import line_of_failure
+from forerun.virtual.cuda.lines import is_library, line_of_failure, path_name
 from forerun.virtual.cuda.loop_rests import branch_names
 from forerun.virtual.cuda.own_names import training_names
 from forerun.virtual.cuda.peers import Peers
@@ -276,6 +277,7 @@ def run_in_session(
             in_use(session, watcher),
             writing_to(layer, files),
             work(f"running {Path(program.target).name} on the virtual GPU"),
+            at(partial(_how_far, watcher, threading.get_ident())),
         ):
             try:
                 execute(program, watcher)
@@ -308,6 +310,16 @@ def run_in_session(
         session, watcher, code, seconds, peak, layer.saved_bytes, assumptions, full, failed_with, error, unreached,
         failed_rest, failed_at, failed_branch, updates_nothing,
     )  # fmt: skip
+
+
+def _how_far(watcher: StepWatcher, thread: int) -> str:
+    """The line of the program that a thread runs, and how many steps it has made, for somebody who waits."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    steps = len(watcher.spans) + sum(len(each.spans) for each in watcher.earlier)
+    count = f"{steps} step{'s' * (steps != 1)}" if steps else "no step yet"
+    return count if frame is None else f"at {path_name(frame.f_code.co_filename)}:{frame.f_lineno}, {count}"
 
 
 def host_peak_bytes() -> int:

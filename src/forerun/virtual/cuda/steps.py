@@ -27,7 +27,6 @@ from forerun.virtual.cuda.lines import line_of_pass, program_line
 from forerun.virtual.cuda.loaders import LoaderWatch
 from forerun.virtual.cuda.loop_rests import RestWatch, finish_scalers
 from forerun.virtual.cuda.loop_stages import LoopStages
-from forerun.virtual.cuda.loop_starts import LoopStarts
 from forerun.virtual.cuda.records import Stage, StepSpan, TrainingLoop, counted, work_between
 from forerun.virtual.cuda.repeated_calls import RepeatedCalls
 from forerun.virtual.cuda.repeated_micro_batches import RepeatedMicroBatches
@@ -86,7 +85,6 @@ class StepWatcher:
     """How many steps there were when each optimizer was made."""
     _parts: UpdateParts = field(default_factory=UpdateParts)
     _others: OtherUpdates = field(default_factory=OtherUpdates)
-    _starts: LoopStarts = field(default_factory=LoopStarts)
     _saved_before: int = 0
     """What the program had saved when the last step ended."""
     _loop_began: float | None = None
@@ -124,7 +122,7 @@ class StepWatcher:
     def _follow(self) -> None:
         """Begin with a training loop of which nothing is known."""
         self._repeats, self._micro_batches = RepeatedCalls(self.recorder), RepeatedMicroBatches(self.recorder)
-        self._by_hand, self._starts = HandUpdates(self.recorder, self._progress), LoopStarts()
+        self._by_hand = HandUpdates(self.recorder, self._progress)
         if not self.is_announced:
             self.recorder.on_write = self._note_writes
 
@@ -184,7 +182,7 @@ class StepWatcher:
 
     def loop_begins(self, line: str) -> None:
         """The loop at a line begins, which trains: maybe once more, behind what the program did after its last turn."""
-        self._starts.note(line, self._progress(), self.saved_bytes(), max(self._begin, self._others.turn_begin))
+        self.between.starts.note(line, self._progress(), self.saved_bytes(), max(self._begin, self._others.turn_begin))
 
     def _end_rest(self, *, has_step: bool = False) -> None:
         events, fetched, turn = len(self.recorder.trace.events), self.loaders.fetched, self._others.turn_begin
@@ -227,7 +225,7 @@ class StepWatcher:
                 if self._begins_gradients():
                     self._backward_lines.clear()
                 self._backward_lines.append(line_of_pass())
-                self._starts.last_pass = len(self.recorder.trace.events)
+                self.between.starts.last_pass = len(self.recorder.trace.events)
                 roots = args[0] if args else kwargs["tensors"]
                 self._micro_batches.backward_begins([roots] if isinstance(roots, torch.Tensor) else roots)
             self._backward_depth += 1
@@ -366,7 +364,7 @@ class StepWatcher:
                 self._find_length(self.spans[-1], "", has_turned=True)
             return
         calls_behind = later.calls_since(progress)
-        if (start := self._starts.take(progress.events)) is not None:  # what was done before the loop is no step
+        if (start := self.between.starts.take(progress.events)) is not None:  # what was done before the loop is no step
             self.between.note_whole(start, self._begin, self._saved_before)
             self._begin, progress = start.progress.events, start.rest_of(progress)
             self.loaders.take(start.progress.fetched)
@@ -388,11 +386,13 @@ class StepWatcher:
             self._find_length(self.spans[-1], "" if progress is later else progress.line)
 
     def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
-        loaders, lines, batches = span.turns_of_loaders, span.backward_lines, len(span.fetched)
+        loaders, lines, batches = span.turns_of_loaders, span.backward_lines, span.batches
         turns, counters = loaders | self.loop_counts, self.between.counters
-        again = {"has_turned": has_turned, "has_repeated": len(self.spans) > 2 and not has_turned}
-        by_branch = self.between.branches.turns_of_a_step
-        self.program_length = find_length(batches, lines, update_line, turns, counters, loaders, by_branch, **again)
+        by_branch, has_repeated = self.between.branches.turns_of_a_step, len(self.spans) > 2 and not has_turned
+        self.program_length = find_length(
+            batches, lines, update_line, turns, counters, loaders, by_branch,
+            batches_by_pass=span.batches_by_pass, has_turned=has_turned, has_repeated=has_repeated,
+        )  # fmt: skip
 
     def _is_enough(self) -> bool:
         if most := self.most_steps or self.between.branches.steps_to_see(MOST_STEPS):

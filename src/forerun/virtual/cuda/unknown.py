@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from forerun.virtual.cuda.convergence import Convergence, ConvergenceLoops
 from forerun.virtual.cuda.fused_cells import CELLS
 from forerun.virtual.cuda.lines import is_within, program_line
+from forerun.virtual.cuda.progress_loops import ProgressLoops
 from forerun.virtual.cuda.shadow import CHANCE, MOST_ELEMENTS, set_shadow, shadow_of, tensors_in
 
 aten = torch.ops.aten
@@ -74,6 +75,7 @@ class Assumptions:
     truth_is_stated: bool = False
     """The user says so: it is no assumption."""
     loops: ConvergenceLoops = field(default_factory=ConvergenceLoops)
+    progress: ProgressLoops = field(default_factory=ProgressLoops)
 
     def note(self, what: str, value: Any, loop: Convergence | None = None) -> None:
         """Note an answer, the line that asked, and the loop that it ended."""

@@ -1,0 +1,56 @@
+"""What a program does on the device before it trains, such as features that it makes once; all of one that does not.
+
+Not covered: what the host computes meanwhile, such as weights that it draws, and rows that it reads.
+"""
+
+from forerun.clock.host_speed import host_shares
+from forerun.clock.priors import PriorCosts
+from forerun.clock.timeline import replay_clock
+from forerun.forecasting.host_warnings import without_host_work
+from forerun.forecasting.ranges import PROGRAM, group_of, step_range
+from forerun.records import Range
+from forerun.trace import Trace
+from forerun.units import format_seconds
+from forerun.virtual.cuda.records import TrainingLoop
+from forerun.virtual.cuda.run import ProgramRun
+
+LEAST_TOLD_SHARE, LEAST_TOLD_SECONDS = 0.02, 0.1
+"""Of the whole run, and at all."""
+NO_STEP = "No optimizer step and no backward pass was seen"
+NO_TIME = f"{NO_STEP}, so no time is forecast: the program ended before its first one, or it does not train."
+NO_TRAINING = f"{NO_STEP}: the program does not train. Run and cost are of all that it did on the GPU."
+
+
+def seconds_before(run: ProgramRun, costs: PriorCosts, step_seconds: float) -> float:
+    """Before the first step of a program's first training loop, whose steps take `step_seconds`.
+
+    Where that loop is a library's, whose begin is not known, its first step has what came before. Without any step it
+    is all that the program did; 0 where it failed.
+    """
+    trace, loop = run.session.recorder.trace, next(iter([*run.watcher.earlier, run.watcher.loop]))
+    begin, spans = loop.between.starts.first_event, loop.spans
+    if not spans and (run.exit_code or run.out_of_memory is not None):
+        return 0.0
+    end = len(trace.events) if not spans else spans[0].end if begin is None else begin
+    seconds = replay_clock(_part(trace, end), costs).seconds
+    return max(0.0, seconds - step_seconds) if spans and begin is None else seconds
+
+
+def range_without_steps(run: ProgramRun, costs: PriorCosts, seconds: float) -> Range:
+    """Scenarios of `seconds`, which are all that a program without a step takes."""
+    trace = run.session.recorder.trace
+    part = _part(trace, len(trace.events))
+    return step_range(seconds, group_of(trace, costs, PROGRAM), host_shares([(part, replay_clock(part, costs))], costs))
+
+
+def before_warnings(seconds: float, loop: TrainingLoop, run_seconds: float) -> list[str]:
+    """That a program does something before it trains that takes a part of its run."""
+    if not loop.spans or seconds < max(LEAST_TOLD_SECONDS, LEAST_TOLD_SHARE * run_seconds):
+        return []
+    return [
+        f"Before its first step the program takes {format_seconds(seconds)} on the GPU: the run has them as startup."
+    ]
+
+
+def _part(trace: Trace, end: int) -> Trace:
+    return without_host_work(trace.part(0, end))
