@@ -198,3 +198,56 @@ def test_batches_between_the_stages_of_a_loop_over_them_are_not_made(tmp_path):
     assert (document.run.total_steps, document.run.checkpoints_written) == (100, 1)
     assert [each.steps for each in document.earlier_loops] == [60]
     assert document.step.seconds.expected > 1.2 * document.earlier_loops[0].step_seconds
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for rate, epochs in [(1e-2, 10), (1e-3, 5), (1e-4, 2)]:\n        for _ in range(epochs):\n            update()\n", 17),
+        (
+            "for phase in [{'count': 10, 'rows': 8}, {'count': 20, 'rows': 64}]:\n"
+            "        for _ in range(phase['count']):\n            update(phase['rows'])\n", 30,
+        ),
+        (
+            "from types import SimpleNamespace as Phase\n"
+            "    for phase in [Phase(count=10, rows=8), Phase(count=20, rows=64)]:\n        done = 0\n"
+            "        while done < phase.count:\n            update(phase.rows)\n            done += 1\n", 30,
+        ),
+        (
+            "phases = {'short': dict(count=10, rows=8), 'long': dict(count=40, rows=64)}\n"
+            "    for name, phase in phases.items():\n"
+            "        for _ in range(phase['count']):\n            update(phase['rows'])\n", 50,
+        ),
+    ],
+)  # fmt: skip
+def test_each_phase_has_its_own_number_of_steps(tmp_path, loop, steps):
+    document, _ = forecast(tmp_path, f"    {loop}")
+    assert document.run.total_steps == steps
+
+
+def test_what_a_function_that_trains_returns_is_there_for_the_next(tmp_path):
+    """A teacher, what it says of other rows, and its student."""
+    document, _ = forecast(
+        tmp_path,
+        """
+        def fit(width, rows, epochs):
+            network = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 8)).cuda()
+            optimizer = torch.optim.SGD(network.parameters(), 0.1)
+            for _ in range(epochs):
+                for part in rows.split(32):
+                    network(part.cuda()).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            return network
+
+        teacher = fit(4096, torch.randn(320, 64), 4)
+        with torch.no_grad():
+            said = torch.cat([teacher(torch.randn(4096, 64, device="cuda")).cpu() for _ in range(200)])
+        student = fit(256, torch.randn(640, 64), 3)
+        torch.save(student.state_dict(), "student.pt")
+        """,
+    )
+    assert [loop.steps for loop in document.earlier_loops] == [40]
+    assert document.run.total_steps == 40 + 60
+    assert document.run.checkpoints_written == 1
+    assert document.run.phases.startup_seconds > 200 * 2 * 4096 * 4096 * (64 + 8) / 35.6e12

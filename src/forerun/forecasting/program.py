@@ -216,7 +216,7 @@ def forecast_run(
     step = _step(steps, watcher, costs, trace, device)
     before = 0.0
     if reading.counts_before:
-        before = seconds_before(run, costs, earlier[0].step_seconds if earlier else mean_seconds(steps))
+        before = seconds_before(run, costs, [*(each.step_seconds for each in earlier), mean_seconds(steps)])
     band = step.seconds if steps else range_without_steps(run, costs, before)
     whole = whole_run(
         steps, length, watcher, trace, device,

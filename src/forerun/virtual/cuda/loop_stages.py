@@ -81,6 +81,10 @@ class CountedLoop:
         if any(isinstance(each, torch.Tensor) for each in used):
             return []
         names = {**names, **COUNTED_CALLS}
+        owner, key = _field(node)
+        if key:
+            owners = [turns.names_in(number, self.target).get(owner) for number in numbers]
+            return [(each if isinstance(each, dict) else getattr(each, "__dict__", {})).get(key) for each in owners]
         return [value_of(node, {**names, **turns.names_in(number, self.target)}) for number in numbers]
 
     def _near(self, turns: Turns, test: ast.expr, names: Mapping[str, Any]) -> list[int]:
@@ -297,6 +301,17 @@ def _sizes(loop: ast.For, names: Collection[str]) -> Iterator[ast.expr]:
             has_name = any(isinstance(part, ast.Name) and part.id in names for part in parts)
             if has_name and is_known and not any(isinstance(part, NO_SIZES) for part in parts):
                 yield node.value
+        elif isinstance(node, ast.Attribute | ast.Subscript) and _field(node)[0] in names:
+            yield node
+
+
+def _field(node: ast.AST) -> tuple[str, str]:
+    """What a name is asked for, `phase["steps"]` or `phase.steps`; empty for anything else."""
+    owner = getattr(node, "value", None)
+    if isinstance(node, ast.Attribute) and isinstance(owner, ast.Name):
+        return owner.id, node.attr
+    key = node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
+    return (owner.id, key) if isinstance(owner, ast.Name) and isinstance(key, str) else ("", "")
 
 
 def _within(node: ast.AST) -> Iterator[Any]:

@@ -140,7 +140,16 @@ class TrainingLoop:
             rests = [*usual, *(rest for rest in rests if rest.is_last or rest.line not in lines)]
         cuts, starts = [*last.between.cuts, *self.between.cuts], last.between.starts
         between = replace(self.between, rests=rests, cuts=cuts, starts=starts)
-        return earlier[:-1], replace(self, stage=last.stage.plus(self.stage), between=between)
+        stage, length = last.stage.plus(self.stage), self._length_beside(last)
+        return earlier[:-1], replace(self, stage=stage, between=between, length=length)
+
+    def _length_beside(self, last: "TrainingLoop") -> ProgramLength | None:
+        """Its length, were its turns the mean of its own and of those of the stage before it, which may be longer."""
+        own, other, shares = self.length, last.length, self.stage.share + last.stage.share
+        if own is None or other is None or own.steps == other.steps or not own.steps or not shares:
+            return own
+        steps = (self.stage.share * own.steps + last.stage.share * other.steps) / shares
+        return own.scaled(steps / own.steps, self.stage.line)
 
     def with_rests_of(self, later: "TrainingLoop") -> "TrainingLoop":
         """A stage that ended within a turn: what a later one does between its steps it does as well."""
@@ -165,10 +174,7 @@ class TrainingLoop:
         length, stage = self._length_of_turns, self.stage
         if length is None or stage.share == 1.0:
             return length
-        lines = [line for line, _ in length.loops]
-        first = lines.index(stage.line) if stage.line in lines else len(lines)
-        scaled = [(line, round(stage.share * steps)) for line, steps in length.loops[first:]]
-        return replace(length, steps=round(stage.share * length.steps), loops=(*length.loops[:first], *scaled))
+        return length.scaled(stage.share, stage.line)
 
     @property
     def _length_of_turns(self) -> ProgramLength | None:

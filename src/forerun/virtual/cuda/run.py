@@ -145,6 +145,7 @@ def _execute(program: Program, watcher: StepWatcher) -> None:
         watcher.goes_on_behind,
         last_part,
         lambda stop, frame: trains_again(following, stop, frame),
+        watcher.next_loop,
         branch_names(lambda: watcher.between, lambda: _moment(watcher), lambda: watcher.loaders.fetched, watcher.note),
         others := training_names(file),
         watcher.stages,

@@ -59,6 +59,8 @@ class ScriptLoops:
     """Asked with the line of the last loop, around which there is none: whether the program goes on to its end."""
     trains_again: Callable[[BaseException, types.FrameType], bool] = lambda stop, frame: False
     """Whether more training follows what an exception came out of, somewhere above a frame."""
+    next_loop: Callable[[], bool] = lambda: False
+    """Asked whether the program goes on with another training loop behind one that a function of it makes."""
     branches: dict[str, Any] = field(default_factory=dict)
     """What decides the branches of its loops (`turn_branches.py`), by its name in a marked module."""
     others: Collection[str] = ()
@@ -157,7 +159,11 @@ class ScriptLoops:
         frame = sys._getframe(1)
         if is_nested or is_in_loop(frame):
             return does_train and self.goes_on_behind(line)
-        return not is_library(frame.f_code.co_filename) and not self.trains_again(stop, frame) and self.last_part(line)
+        if is_library(frame.f_code.co_filename):
+            return False
+        if self.trains_again(stop, frame):  # of a function it may be the result that the next training needs
+            return frame.f_code.co_name != "<module>" and self.next_loop()
+        return self.last_part(line)
 
     def _note(self, value: Any, line: str) -> Any:
         with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length

@@ -5,7 +5,7 @@ number is known, and nothing else: a turn that is left out makes none.
 """
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, ItemsView, Iterable, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,9 @@ def known_turns(value: Any) -> Turns | None:
     """The turns of a loop over something; None where they are not known."""
     if isinstance(value, range):
         return Turns(value)
-    if isinstance(value, list | tuple) and len(value) <= MOST_ELEMENTS:
-        return Turns(range(len(value)), value)
+    is_of_dictionary = isinstance(value, dict | ItemsView | ValuesView)
+    if (is_of_dictionary or isinstance(value, list | tuple)) and len(value) <= MOST_ELEMENTS:
+        return Turns(range(len(value)), list(value) if is_of_dictionary else value)
     return None
 
 

@@ -165,7 +165,7 @@ class StepWatcher:
             self.spans, self.program_length, self.between = last.spans, last.length, last.between
             self.step_line, self._stage = last.line, last.stage.plus(self._stage)
         self.earlier, loop = self.loop.joined(self.earlier)
-        self._stage, self.between = loop.stage, loop.between
+        self._stage, self.between, self.program_length = loop.stage, loop.between, loop.length
         self.earlier = [each.with_rests_of(loop) for each in self.earlier]
 
     def goes_on_behind(self, line: str) -> bool:

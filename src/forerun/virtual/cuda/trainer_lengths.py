@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forerun.virtual.cuda.clock_ends import ClockEnd
@@ -32,6 +32,13 @@ class ProgramLength:
     """File and line of each loop around the step, innermost first, and the steps of all its turns."""
     clock: ClockEnd | None = None
     """What ends one of them by the clock: how many steps that is depends on how long one takes (`clock_ends.py`)."""
+
+    def scaled(self, share: float, line: str) -> "ProgramLength":
+        """The length of so many times the turns of the loop at a line; those of loops in it are as many as before."""
+        lines = [each for each, _ in self.loops]
+        first = lines.index(line) if line in lines else len(lines)
+        loops = [(each, round(share * steps)) for each, steps in self.loops[first:]]
+        return replace(self, steps=round(share * self.steps), loops=(*self.loops[:first], *loops))
 
 
 def length_of_trainer(variables: Mapping[str, Any], function: str) -> ProgramLength | None:
