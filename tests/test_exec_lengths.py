@@ -381,3 +381,37 @@ LOADERS = """
 def test_a_batch_of_each_of_two_loaders_is_one_step(tmp_path, loop, steps):
     document, _ = forecast(tmp_path, f"{LOADERS}    for epoch in range(2):\n        {loop}")
     assert (document.run.total_steps, document.run.steps_per_epoch) == (steps, steps // 2)
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for (x,) in labelled: update()\n        for (x,) in others: update()\n", 2 * (20 + 60)),
+        ("run(labelled); run(others)\n", 2 * (20 + 60)),
+        ("for (x,) in chain(labelled, others): update()\n", 2 * (20 + 60)),
+        ("for (x,) in labelled: update()\n        with torch.no_grad():\n            for (x,) in others: model(x.cuda())\n", 40),
+        ("for (x,) in labelled: update()\n        for x in iter(source, None): update()\n", 40),
+    ],
+)  # fmt: skip
+def test_several_loops_in_each_turn_of_one_are_counted(tmp_path, loop, steps):
+    head = (
+        f"{LOADERS}    from itertools import chain\n    def run(loader):\n        for (x,) in loader:\n            update()\n"
+        "    source = iter([1, 2, 3, None] * 9).__next__\n"
+    )
+    document, _ = forecast(tmp_path, f"{head}    for epoch in range(2):\n        {loop}")
+    assert document.run.total_steps == steps
+    is_open = any("makes further steps in each turn" in warning for warning in document.warnings)
+    assert is_open == ("source" in loop)
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for rate, width in itertools.product([0.1, 0.2, 0.3], [64, 512]):\n        update(width)\n", 6),
+        ("for rate, width in zip([0.1, 0.2, 0.3], (64, 512, 1024)):\n        update(width)\n", 3),
+        ("for pair in itertools.combinations(range(5), 2):\n        for _ in range(4):\n            update()\n", 40),
+    ],
+)
+def test_all_that_itertools_makes_of_settings_is_counted(tmp_path, loop, steps):
+    document, _ = forecast(tmp_path, f"    import itertools\n    {loop}")
+    assert document.run.total_steps == steps

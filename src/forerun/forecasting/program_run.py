@@ -117,6 +117,11 @@ def loop_warnings(earlier: Sequence[EarlierLoop], run: ProgramRun, rests: Sequen
             f"{_several(earlier)}: {', '.join(rows)}, then {watcher.step_line}. Memory is the "
             "highest of all, the step is the last one's, the run is all of them."
         )
+    if uncounted := watcher.between.others.uncounted:
+        texts.append(
+            f"The same optimizer makes further steps in each turn of its loops, at {', '.join(uncounted)}; how many "
+            "is unknown, and the run is without them. Give --total-steps."
+        )
     unknown = [each.line for each in earlier if not each.is_length_known]
     if unknown:
         texts.append(f"How often {', '.join(unknown)} is reached is not known: the run has the steps seen there.")

@@ -212,7 +212,9 @@ def trains_by(call: str, functions: set[str]) -> bool:
     owner, _, method = call.rpartition(".")
     if owner in ("", "self"):
         return method in functions
-    is_own = method in functions and method not in OF_OTHERS
+    is_own = method in functions and (
+        method not in OF_OTHERS or call in functions or f"{owner.partition('(')[0]}.{method}" in functions
+    )
     return is_own or method in TRAINING_CALLS or _is_of_trainer(call)
 
 
@@ -235,15 +237,38 @@ def functions_that_train(tree: ast.Module, others: Collection[str] = ()) -> set[
 def names_that_train(trees: Iterable[ast.Module], others: Collection[str] = ()) -> set[str]:
     """The same of several files; `others` are of files that are not among them, which these may define anew."""
     calls: dict[str, set[str]] = {}
-    for node in (each for tree in trees for each in ast.walk(tree)):
+    nodes = [each for tree in trees for each in ast.walk(tree)]
+    for node in nodes:
         if isinstance(node, FUNCTIONS):
             calls.setdefault(node.name, set()).update(called_in(node.body))
     names = set(others) - calls.keys()
     while True:
         more = {name for name, inside in calls.items() if any(trains_by(call, names) for call in inside)}
+        more |= _methods_that_train(nodes, names | more)
         if more <= names:
             return names
         names |= more
+
+
+def _methods_that_train(nodes: Iterable[ast.AST], names: Collection[str]) -> set[str]:
+    """Methods that train and whose names those of other objects have, `fit` of a class of the script's own: with the
+    class, `Runner.fit`, and with what an object of it is called, `runner.fit`."""
+    qualified = {each for each in names if "." in each}
+    qualified |= {
+        f"{node.name}.{method.name}"
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, FUNCTIONS) and method.name in names and method.name in OF_OTHERS
+        if any(trains_by(call, set(names)) for call in called_in(method.body))
+    }
+    of_class = [each.partition(".") for each in qualified]
+    for node in nodes if of_class else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made_of = ast.unparse(node.value.func).rpartition(".")[2]
+            methods = [method for owner, _, method in of_class if owner == made_of]
+            qualified |= {f"{ast.unparse(target)}.{method}" for target in node.targets for method in methods}
+    return qualified
 
 
 def is_in_loop(frame: types.FrameType | None) -> bool:

@@ -20,6 +20,7 @@ from forerun.virtual.cuda.grown_models import GrownModels
 from forerun.virtual.cuda.loaders import WatchedLoader
 from forerun.virtual.cuda.loop_counters import LoopCounters
 from forerun.virtual.cuda.loop_starts import LoopStart, LoopStarts
+from forerun.virtual.cuda.other_loops import OtherLoops
 from forerun.virtual.cuda.rest_turns import TURNS, RestTurns
 from forerun.virtual.cuda.run_end import RunEnd
 from forerun.virtual.cuda.turn_branches import (
@@ -90,6 +91,7 @@ class RestWatch:
     starts: LoopStarts = field(default_factory=LoopStarts)
     counters: LoopCounters = field(default_factory=LoopCounters)
     """Of the loops around the steps."""
+    others: OtherLoops = field(default_factory=OtherLoops)
     grown: GrownModels = field(default_factory=GrownModels)
     cuts: list[Cut] = field(default_factory=list)
     """What was ended early, in one another too."""
@@ -119,6 +121,7 @@ class RestWatch:
 
     def step_ends(self) -> None:
         """A step is over that is no part of a rest."""
+        self.others.note_step()
         now = time.process_time()
         if self._step_ended is not None:
             self._step_seconds = min(now - self._step_ended, MOST_STEP_SECONDS)

@@ -3,7 +3,8 @@
 import ast
 import inspect
 import linecache
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+import math
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from functools import cache
 from itertools import count, cycle, repeat
 from typing import Any
@@ -19,6 +20,8 @@ SHORTENED = {"zip", "islice"}
 """Calls that end with the shortest of what they are given."""
 ENDLESS = (cycle, count, repeat)
 """Iterators without an end; `repeat` with a count has one."""
+ALL_OF: dict[str, Callable[[Iterable[int]], int]] = {"chain": sum, "product": math.prod}
+"""Calls whose length follows from those of all that they are given."""
 VIEWS = {"items", "keys", "values"}
 """Methods of a dictionary that are looped over."""
 READABLE = (
@@ -42,6 +45,11 @@ def count_of(node: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool
     name = name_of(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and node.args and name in SHORTENED:
         return _shortest(node, names, is_slice=name == "islice")
+    if isinstance(node, ast.Call) and node.args and name in ALL_OF:
+        counts = [count_of(part, names) for part in node.args]
+        if any(count is None for count, _ in counts) or node.keywords:
+            return None, False
+        return ALL_OF[name](count or 0 for count, _ in counts), any(is_over for _, is_over in counts)
     value = looped_over(node, names)
     if isinstance(value, list | tuple) and any(isinstance(each, torch.optim.Optimizer) for each in value):
         return 1, False  # a turn of it is a part of a step

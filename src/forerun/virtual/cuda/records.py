@@ -1,7 +1,7 @@
 """What was seen of a program's training: its optimizer steps and its training loops."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, mode
 from typing import Any
@@ -61,6 +61,12 @@ class StepSpan:
             if loader.batches:
                 by_pass[loader.batches] = min(count, by_pass.get(loader.batches, count))
         return by_pass
+
+    def repeated(self, fetched: Sequence[WatchedLoader], backward_lines: Sequence[str]) -> "StepSpan":
+        """A step of as many batches and backward passes, the last of those made since."""
+        batches, passes = len(self.fetched), len(self.backward_lines)
+        own = tuple(fetched[-batches:]) if batches else ()
+        return replace(self, fetched=own, backward_lines=tuple(backward_lines[-passes:]))
 
     def is_like(self, other: "StepSpan") -> bool:
         """Whether both do the same work: a step that logs reads a number more."""

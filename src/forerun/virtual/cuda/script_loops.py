@@ -34,7 +34,7 @@ from forerun.virtual.cuda.loop_sizes import WRAPPERS, name_of
 from forerun.virtual.cuda.loop_stages import CountedLoop, LoopStages, decides, staged_loops
 from forerun.virtual.cuda.own_counters import CROSSES, mark_counters
 from forerun.virtual.cuda.rest_turns import mark_turns
-from forerun.virtual.cuda.staged_turns import enumerate_call, enumerated_turns, known_turns
+from forerun.virtual.cuda.staged_turns import enumerate_call, enumerated_turns, known_turns, with_length
 from forerun.virtual.cuda.trainer_lengths import SAY_THEIR_LENGTH
 from forerun.virtual.cuda.turn_branches import mark_branches
 from forerun.virtual.put_back import replaced
@@ -166,6 +166,7 @@ class ScriptLoops:
         return self.last_part(line)
 
     def _note(self, value: Any, line: str) -> Any:
+        value = with_length(value)
         with contextlib.suppress(TypeError, NotImplementedError):  # of what has no length
             if not isinstance(value, KeysView | ItemsView | ValuesView):  # in some of whose turns nothing trains
                 self.counts[line] = RangeTurns(len(value)) if isinstance(value, range) else len(value)

@@ -5,6 +5,7 @@ number is known, and nothing else: a turn that is left out makes none.
 """
 
 import ast
+import itertools
 from collections.abc import Callable, Collection, ItemsView, Iterable, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,10 @@ from forerun.virtual.cuda.loop_sizes import name_of
 
 MOST_ELEMENTS = 2_000
 """Of a list whose elements are looked at."""
+SETTINGS = (itertools.product, itertools.permutations, itertools.combinations)
+FROM_LISTS = type(iter([])), type(iter(()))
+MOST_SETTINGS = 50
+"""Of which one after another is tried; what is more are rows."""
 PASSED_ON = {"tqdm", "track", "iter"}
 """Calls around `enumerate` that hand on what it gives."""
 
@@ -74,6 +79,15 @@ def known_turns(value: Any) -> Turns | None:
     if (is_of_dictionary or isinstance(value, list | tuple)) and len(value) <= MOST_ELEMENTS:
         return Turns(range(len(value)), list(value) if is_of_dictionary else value)
     return None
+
+
+def with_length(value: Any) -> Any:
+    """The same turns, as a list where they are all that `itertools` makes of settings, or `zip` of lists."""
+    is_of_lists = isinstance(value, zip) and all(isinstance(each, FROM_LISTS) for each in value.__reduce__()[1])
+    if not is_of_lists and not isinstance(value, SETTINGS):
+        return value
+    first = list(itertools.islice(value, MOST_SETTINGS + 1))
+    return first if len(first) <= MOST_SETTINGS else itertools.chain(first, value)
 
 
 def enumerated_turns(value: Any, start: int = 0) -> Turns | None:

@@ -358,10 +358,11 @@ class StepWatcher:
         progress = later if progress is None else progress
         if self.between.is_open:  # one more step like those before, behind what the program does between them
             self._end_rest(has_step=True)
-            self.loaders.take(progress.fetched)
-            self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
+            here = self.spans[-1].repeated(self.loaders.take(progress.fetched), self._backward_lines)
             if self.program_length is None:  # the counter of a `while` loop around others has risen
-                self._find_length(self.spans[-1], "", has_turned=True)
+                self.program_length = self._length_at(self.spans[-1], "", has_turned=True)
+            self.program_length = self.between.others.counted(self.program_length, lambda: self._length_at(here, ""))
+            self._begin, self._calls, self._backward_lines = progress.events, later.calls_since(progress), []
             return
         calls_behind = later.calls_since(progress)
         if (start := self.between.starts.take(progress.events)) is not None:  # what was done before the loop is no step
@@ -383,15 +384,14 @@ class StepWatcher:
         self._begin, self._calls, self._backward_lines = end, calls_behind, []
         self._saved_before = self.saved_bytes()
         if not self.is_announced and (self.program_length is None or len(self.spans) <= 2):  # it is at an update now
-            self._find_length(self.spans[-1], "" if progress is later else progress.line)
+            self.program_length = self._length_at(span, "" if progress is later else progress.line)
 
-    def _find_length(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> None:
-        loaders, lines, batches = span.turns_of_loaders, span.backward_lines, span.batches
-        turns, counters = loaders | self.loop_counts, self.between.counters
-        by_branch, has_repeated = self.between.branches.turns_of_a_step, len(self.spans) > 2 and not has_turned
-        self.program_length = find_length(
-            batches, lines, update_line, turns, counters, loaders, by_branch,
-            batches_by_pass=span.batches_by_pass, has_turned=has_turned, has_repeated=has_repeated,
+    def _length_at(self, span: StepSpan, update_line: str, *, has_turned: bool = False) -> ProgramLength | None:
+        loaders, branches = span.turns_of_loaders, self.between.branches
+        return find_length(
+            span.batches, span.backward_lines, update_line, loaders | self.loop_counts, self.between.counters, loaders,
+            branches.turns_of_a_step, batches_by_pass=span.batches_by_pass, has_turned=has_turned,
+            has_repeated=len(self.spans) > 2 and not has_turned,
         )  # fmt: skip
 
     def _is_enough(self) -> bool:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from forerun.forecasting.program import forecast_program
 from forerun.hardware.catalogue import device
 from forerun.virtual.cuda import steps
-from forerun.virtual.cuda.later_loops import compiled, names_for, trains, trains_by
+from forerun.virtual.cuda.later_loops import compiled, functions_that_train, names_for, trains, trains_by
 from forerun.virtual.cuda.launchers import parse_command
 
 
@@ -207,3 +207,30 @@ def test_a_module_goes_on_too(tmp_path, monkeypatch):
     command = ["python", "-m", "pack"]
     (forecast,), run = forecast_program(parse_command(command), command, [device("t4")])
     assert (run.exit_code, forecast.run.total_steps) == (0, 150)
+
+
+OBJECTS = """
+class Runner:
+    def fit(self):
+        loss.backward()
+class Scaler:
+    def fit(self):
+        return self
+runner, scaler = Runner(), Scaler()
+self.runner = Runner(1)
+scaler = Scaler()
+model = pack.Runner()
+def main():
+    model.fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "is_training"),
+    [
+        ("Runner(2).fit", True), ("self.runner.fit", True), ("model.fit", True), ("main", True),
+        ("scaler.fit", False), ("Scaler().fit", False), ("other.fit", False),
+    ],
+)  # fmt: skip
+def test_methods_of_own_classes_train_though_others_are_called_so(call, is_training):
+    assert trains_by(call, functions_that_train(ast.parse(OBJECTS))) == is_training
