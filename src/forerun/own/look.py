@@ -21,6 +21,7 @@ SIDES = {
     "other_": "other text",
     "negative_": "text that is far",
     "rejected_": "rejected",
+    "mismatched_": "answer to another prompt, for the divergence",
 }
 """Prefix of a batch's key → what it holds."""
 
@@ -112,6 +113,8 @@ def _row(batch: dict[str, Tensor], facts: TaskFacts, tokenizer: Any) -> LookedRo
                 labels = batch["labels"]
                 ids = labels.where(labels != IGNORED, facts.pad_id)
             sides.append(_side(name, ids[0].tolist(), _labels_of(labels, ids, prefix, batch), facts, tokenizer))
+    if "is_desirable" in batch:
+        return LookedRow(sides=sides, label="desirable" if batch["is_desirable"][0] else "undesirable")
     labels = batch.get("labels")
     has_own = labels is not None and labels.shape != batch["input_ids"].shape and "decoder_input_ids" not in batch
     return LookedRow(sides=sides, label=_label(labels[0].tolist(), facts) if has_own and labels is not None else None)

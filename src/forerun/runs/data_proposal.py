@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.format_parts import PARTS, Proposal
-from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_header
+from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
@@ -42,7 +42,14 @@ from forerun.runs.data_questions import (
     other_meanings,
     part_of,
 )
-from forerun.runs.first_settings import UNKNOWN_PARAMETERS, ModelChoice, choose_model, first_settings, new_head
+from forerun.runs.first_settings import (
+    UNKNOWN_PARAMETERS,
+    ModelChoice,
+    choose_model,
+    first_settings,
+    new_head,
+    unpaired_settings,
+)
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
 from forerun.units import format_bytes, format_seconds
@@ -121,6 +128,9 @@ def propose(
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
     inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
+    if layout.format == UNPAIRED:
+        sections["preference"], why = unpaired_settings(inspection)
+        reasons |= why
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)

@@ -35,6 +35,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
                "preferred_output"),
     "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad",
                  "non_preferred_output"),
+    "desirable": ("kto_tag", "label", "desirable", "is_desirable"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
@@ -62,6 +63,9 @@ PARTS: dict[DataFormat, FormatParts] = {
     "tagged": FormatParts(("words", "tags"), ("sentence",), ("token-classification",)),
     "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
     "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
+    "unpaired-preference": FormatParts(
+        ("prompt", "desirable"), ("completion", "input", "system", "history", "tools"), ("preference",)
+    ),
     "messages": FormatParts(("messages",), ("system", "tools")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
     "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
@@ -75,6 +79,13 @@ PARTS: dict[DataFormat, FormatParts] = {
     "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
 }
 """Formats, those that say most about a row first."""
+MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
+    "messages": ("system", "tools"), "conversations": ("system", "tools"),
+    "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
+    "preference": ("prompt", "input", "system", "tools"),
+    "unpaired-preference": ("input", "system", "history", "tools"), "tagged": ("sentence",),
+}  # fmt: skip
+"""Parts of a format that a row can do without."""
 TAGGED = ("tagged", "spans")
 """Formats of rows that are words with a tag each."""
 LANGUAGES = (
