@@ -10,6 +10,7 @@ from forerun.own.experiment import open_task
 from forerun.own.facts import TaskFacts
 from forerun.records import Record
 from forerun.settings.schema import Settings
+from forerun.step.unpaired import MISMATCHED
 
 PARTIAL = "\ufffd"
 """What bytes that are no whole letter are decoded to."""
@@ -21,7 +22,7 @@ SIDES = {
     "other_": "other text",
     "negative_": "text that is far",
     "rejected_": "rejected",
-    "mismatched_": "answer to another prompt, for the divergence",
+    MISMATCHED: "answer to another prompt, for the divergence",
 }
 """Prefix of a batch's key → what it holds."""
 
@@ -121,9 +122,9 @@ def _row(batch: dict[str, Tensor], facts: TaskFacts, tokenizer: Any) -> LookedRo
 
 
 def _labels_of(labels: Tensor | None, ids: Tensor, prefix: str, batch: dict[str, Tensor]) -> list[int] | None:
-    """Labels of the tokens, or None where the side has none."""
+    """Labels of the tokens, or None where the side has none, or none that carry loss."""
     is_source = not prefix and "decoder_input_ids" in batch
-    if labels is None or labels.shape != ids.shape or is_source:
+    if labels is None or labels.shape != ids.shape or is_source or prefix == MISMATCHED:
         return None
     return labels[0].tolist()
 

@@ -76,6 +76,7 @@ def test_look_shows_both_answers_and_the_verdict(tmp_path):
         assert texts[0].split("?")[0] == texts[1].split("?")[0]
         assert other.name == "answer to another prompt, for the divergence"
         assert own.tokens[-1].carries_loss
+        assert not any(token.carries_loss for token in other.tokens)
     assert looked.format == "unpaired-preference"
 
 
