@@ -39,6 +39,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
+    "better": (),
+    "selected": (),
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
@@ -62,13 +64,15 @@ class FormatParts:
 PARTS: dict[DataFormat, FormatParts] = {
     "tagged": FormatParts(("words", "tags"), ("sentence",), ("token-classification",)),
     "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
-    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
+    "preference": FormatParts(
+        ("chosen", "rejected"), ("prompt", "input", "system", "tools", "better"), ("preference",)
+    ),
     "unpaired-preference": FormatParts(
         ("prompt", "desirable"), ("completion", "input", "system", "history", "tools"), ("preference",)
     ),
     "messages": FormatParts(("messages",), ("system", "tools")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
-    "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
+    "triplets": FormatParts(("anchor", "positive", "negative"), ("selected",), ("embedding",)),
     "alpaca": FormatParts(
         ("instruction", "output"), ("input", "system", "history", "tools"), ("causal-lm", "seq2seq-lm")
     ),
@@ -82,7 +86,7 @@ PARTS: dict[DataFormat, FormatParts] = {
 MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
     "messages": ("system", "tools"), "conversations": ("system", "tools"),
     "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
-    "preference": ("prompt", "input", "system", "tools"),
+    "preference": ("prompt", "input", "system", "tools", "better"), "triplets": ("selected",),
     "unpaired-preference": ("input", "system", "history", "tools"), "tagged": ("sentence",),
 }  # fmt: skip
 """Parts of a format that a row can do without."""

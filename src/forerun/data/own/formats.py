@@ -23,6 +23,7 @@ from forerun.data.own.format_parts import (
     Proposal,
 )
 from forerun.data.own.labels import LabelKind, label_kind
+from forerun.data.own.marked_answers import marked_by_names
 from forerun.data.own.value_formats import (
     by_values,
     comes_again,
@@ -95,6 +96,8 @@ def recognise(
         proposals = _with_alternatives(proposals, columns, formats)
     if "tagged" in formats and not fields:
         proposals[:0] = sentences_by_values(columns, rows)
+    if not fields:
+        proposals[:0] = [p for p in marked_by_names(columns) if p.format in formats]
     best = proposals[0]
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)

@@ -34,6 +34,7 @@ from forerun.data.own.folders import (
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
 from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.listed_texts import each_text
+from forerun.data.own.marked_answers import with_marks
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
@@ -97,7 +98,8 @@ def read_own_rows(
     is_anything = False
     rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
     rows = with_flags(rows, fields.get("label"), source, repairs)
-    for row in each_text(_each_once(rows, source, repairs, fields.get("id")), fields):
+    rows = with_marks(_each_once(rows, source, repairs, fields.get("id")), fields, source, repairs)
+    for row in each_text(rows, fields):
         is_anything = True
         yield row
     if not is_anything:
