@@ -23,6 +23,7 @@ from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.listed_texts import each_text
 from forerun.data.own.marked_answers import with_marks
+from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.row_kinds import CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
@@ -112,6 +113,7 @@ def propose(
     stated, part_questions = part_of(best, rows)
     best = replace(best, fields={**best.fields, **stated})
     joined = with_sentences(rows, best.fields, source, Repairs(every_repair.repair))
+    joined = with_trees(joined, best.fields, source, Repairs(every_repair.repair))
     rows = list(each_text(with_marks(joined, best.fields, source, Repairs(every_repair.repair)), best.fields))
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)

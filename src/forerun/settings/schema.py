@@ -37,12 +37,13 @@ in it; `messages` and `conversations` chats as TRL and ShareGPT write them; `alp
 prompt, completion and whether it is desirable; `pairs`, `triplets` texts that belong together, or do not."""
 Repair = Literal[
     "empty-texts", "missing-labels", "none-apply", "ragged-rows", "broken-lines", "encoding", "repeated-ids",
-    "tool-calls", "broken-tools", "equal-answers", "answers-first",
+    "tool-calls", "broken-tools", "equal-answers", "answers-first", "lower-ranked",
 ]  # fmt: skip
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
-first), `equal-answers` (of a preference). Mended: `answers-first` drops what a chat begins with unasked, `none-apply`
-reads empty cells of several labels as none, `encoding` other bytes than UTF-8 as Windows-1252, `tool-calls` as text,
-`broken-tools` descriptions of tools that are no list of schemas as none, and calls without a name as text."""
+first), `equal-answers` (of a preference), `lower-ranked` (messages of a tree). Mended: `answers-first` drops what a
+chat begins with unasked, `none-apply` reads empty cells of several labels as none, `encoding` other bytes than UTF-8 as
+Windows-1252, `tool-calls` as text, `broken-tools` descriptions of tools that are no list of schemas as none, and calls
+without a name as text."""
 Library = Literal["torch", "transformers", "peft", "trl", "cuda"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)

@@ -39,6 +39,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
+    "message": (),
+    "parent": (),
+    "role": (),
+    "rank": (),
     "better": (),
     "selected": (),
     "score": ("score", "similarity", "similarity_score"),
@@ -70,7 +74,7 @@ PARTS: dict[DataFormat, FormatParts] = {
     "unpaired-preference": FormatParts(
         ("prompt", "desirable"), ("completion", "input", "system", "history", "tools"), ("preference",)
     ),
-    "messages": FormatParts(("messages",), ("system", "tools")),
+    "messages": FormatParts(("messages",), ("system", "tools", "message", "parent", "role", "rank")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
     "triplets": FormatParts(("anchor", "positive", "negative"), ("selected",), ("embedding",)),
     "alpaca": FormatParts(
@@ -84,7 +88,7 @@ PARTS: dict[DataFormat, FormatParts] = {
 }
 """Formats, those that say most about a row first."""
 MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
-    "messages": ("system", "tools"), "conversations": ("system", "tools"),
+    "messages": ("system", "tools", "message", "parent", "role", "rank"), "conversations": ("system", "tools"),
     "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
     "preference": ("prompt", "input", "system", "tools", "better"), "triplets": ("selected",),
     "unpaired-preference": ("input", "system", "history", "tools"), "tagged": ("sentence",),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.data.own.columns import Column, Row, columns_of, value_at
+from forerun.data.own.documented_code import documented_code
 from forerun.data.own.format_parts import (
     ALIAS,
     ALIASES,
@@ -24,6 +25,7 @@ from forerun.data.own.format_parts import (
 )
 from forerun.data.own.labels import LabelKind, label_kind
 from forerun.data.own.marked_answers import marked_by_names
+from forerun.data.own.message_trees import trees_by_names
 from forerun.data.own.value_formats import (
     by_values,
     comes_again,
@@ -97,7 +99,10 @@ def recognise(
     if "tagged" in formats and not fields:
         proposals[:0] = sentences_by_values(columns, rows)
     if not fields:
-        proposals[:0] = [p for p in marked_by_names(columns) if p.format in formats]
+        by_marks = [*trees_by_names(columns), *marked_by_names(columns)]
+        proposals[:0] = [p for p in by_marks if p.format in formats]
+    if format == "auto" and not fields and (proposals[0].format == "text" or proposals[0].weight == VALUES):
+        proposals[:0] = documented_code(columns, rows, formats, workload)
     best = proposals[0]
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)

@@ -35,6 +35,7 @@ from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list
 from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.listed_texts import each_text
 from forerun.data.own.marked_answers import with_marks
+from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
@@ -97,6 +98,7 @@ def read_own_rows(
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
     rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
+    rows = with_trees(rows, fields, source, repairs)
     rows = with_flags(rows, fields.get("label"), source, repairs)
     rows = with_marks(_each_once(rows, source, repairs, fields.get("id")), fields, source, repairs)
     for row in each_text(rows, fields):
