@@ -97,7 +97,8 @@ def read_own_rows(
     """
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
+    rows = _without_names(_rows(source, repairs, fields.get("header")), source, repairs)
+    rows = with_sentences(rows, fields, source, repairs)
     rows = with_trees(rows, fields, source, repairs)
     rows = with_flags(rows, fields.get("label"), source, repairs)
     rows = with_marks(_each_once(rows, source, repairs, fields.get("id")), fields, source, repairs)
@@ -239,6 +240,17 @@ def _remedy(path: Path) -> str:
     name = path.name.lower()
     other = "Rename it after what it holds: .txt, .csv or .jsonl" if path.is_file() else "Check the path"
     return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), other)
+
+
+def _without_names(rows: Iterator[Row], source: str, repairs: Repairs) -> Iterator[Row]:
+    """Rows but for those that say the names of their own columns, as tables leave them that were joined and converted;
+    files of comma-separated values tell theirs themselves."""
+    for number, row in enumerate(rows, start=1):
+        if len(row.keys() - {"split"}) > 1 and all(value == name for name, value in row.items() if name != "split"):
+            rule = f"a row holds values; found the names of its columns ({', '.join(row)}) again."
+            repairs.allow("ragged-rows", f"{source}, row {number}", rule)
+        else:
+            yield row
 
 
 def _each_once(rows: Iterator[Row], source: str, repairs: Repairs, column: str | None) -> Iterator[Row]:
