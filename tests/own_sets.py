@@ -150,6 +150,13 @@ def preference(chance):
             "rejected": f"it is {chance.choice(BAD)}"}  # fmt: skip
 
 
+def judged(chance):
+    """Kind answers are desirable, the others are not."""
+    is_kind = chance.random() < 0.6
+    return {"prompt": f"how is the {chance.choice(FILL)} of {chance.randint(1, 99)}?",
+            "completion": f"it is {chance.choice(GOOD if is_kind else BAD)}", "label": is_kind}  # fmt: skip
+
+
 SETS = {
     "one": (labelled, "sequence-classification", "tiny-bert"),
     "several": (several, "sequence-classification", "tiny-bert"),
@@ -168,6 +175,7 @@ SETS = {
     "pairs": (near, "embedding", "tiny-bert"),
     "triplets": (triplet, "embedding", "tiny-bert"),
     "preference": (preference, "preference", "tiny-llama"),
+    "kto": (judged, "preference", "tiny-llama"),
 }
 """Kind → rows, workload, model."""
 
@@ -211,6 +219,8 @@ def write_set(folder, kind, rows=ROWS, **sections):
     if kind in LONG:
         sections["batch"] = {**SMALL["batch"], **sections.get("batch", {}), "sequence_length": LONG[kind]}
     model = str(forgetting_model(folder, content)) if kind == "forgets" else model
+    if kind == "kto":
+        sections["preference"] = {"loss": "kto", **sections.get("preference", {})}
     own = {"name": kind, "workload": workload, "model": {"name": model}, **SMALL, **sections}
     labels = {"labels": kind} if kind in ("several", "number") else {}
     data = {"source": str(path), **labels, **own.get("data", {})}

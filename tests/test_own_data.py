@@ -29,13 +29,14 @@ LEARNED = {"one": ("macro_f1", 0.9), "several": ("macro_f1", 0.6), "number": ("s
            "text": ("accuracy", 0.6), "packed": ("accuracy", 0.5), "chat": ("accuracy", 0.6), "tools": ("accuracy", 0.6),
            "forgets": ("accuracy", 0.6), "completion": ("accuracy", 0.6),
            "tags": ("f1", 0.9), "spans": ("f1", 0.9), "masked": ("accuracy", 0.3), "translation": ("accuracy", 0.3),
-           "pairs": ("mrr", 0.2), "triplets": ("mrr", 0.2), "preference": ("accuracy", 0.9)}  # fmt: skip
+           "pairs": ("mrr", 0.2), "triplets": ("mrr", 0.2), "preference": ("accuracy", 0.9),
+           "kto": ("auc", 0.9)}  # fmt: skip
 """Kind → score of the test rows that a run of seconds reaches; of pairs only that they run."""
-ADAPTED = ["one", "chat", "tags", "pairs", "preference"]
+ADAPTED = ["one", "chat", "tags", "pairs", "preference", "kto"]
 """Kinds that are trained with LoRA too."""
 PEFT_CLASSES = {
     "one": "SequenceClassification", "chat": "CausalLM", "tags": "TokenClassification", "pairs": "FeatureExtraction",
-    "preference": "CausalLM",
+    "preference": "CausalLM", "kto": "CausalLM",
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningWarning")

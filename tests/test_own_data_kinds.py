@@ -41,8 +41,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::forerun.train.loop.NotLearningW
 @pytest.fixture(scope="module")
 def run_yaml(tmp_path_factory):
     """The file of `forerun init` for chats and a tiny model; its forecast is asked for by each test."""
-    folder = tmp_path_factory.mktemp("chats")
-    write_set(folder, "chat", rows=80)
+    return written_by_init(tmp_path_factory.mktemp("chats"), "chat")
+
+
+@pytest.fixture(scope="module")
+def kto_yaml(tmp_path_factory):
+    """The same for answers with verdicts."""
+    return written_by_init(tmp_path_factory.mktemp("kto"), "kto", rows=240)
+
+
+def written_by_init(folder, kind, rows=80):
+    """The file of `forerun init` for a small set of that kind."""
+    write_set(folder, kind, rows=rows)
 
     def no_forecast(settings, card):
         raise NotSupported("not here")
@@ -81,8 +91,10 @@ def test_a_kind_is_forecast_trained_and_resumed(tmp_path, run_yaml, kind):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_ranks_do_what_one_does(tmp_path, run_yaml, kind):
+@pytest.mark.parametrize("file", ["run_yaml", "kto_yaml"])
+def test_two_ranks_do_what_one_does(tmp_path, request, file, kind):
     """The model is scored before training and between epochs, which must leave nothing behind in gathered weights."""
+    run_yaml = request.getfixturevalue(file)
     changes = [*SHORT, "precision=fp32", "optimizer.max_gradient_norm=0.5"]
     settings = load_settings(run_yaml, changes)
     alone = [report.loss for report in training_in(tmp_path / "alone", settings).steps()]

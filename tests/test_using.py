@@ -28,6 +28,7 @@ ANSWER_COLUMNS = {
     "one": {"label", "probability", "probabilities"}, "several": {"labels", "probabilities"}, "number": {"number"},
     "pair": {"label", "probability", "probabilities"}, "tags": {"tags"}, "spans": {"tags", "spans"}, "pairs": {"vector"}, "triplets": {"vector"},
     "text": {"text"}, "packed": {"text"}, "chat": {"text"}, "translation": {"text"}, "preference": {"text"},
+    "kto": {"text"},
     "completion": {"text"},
 }  # fmt: skip
 ASKED = {
@@ -36,7 +37,7 @@ ASKED = {
     "spans": {"text": "the mr good bad, mr"},
     "pairs": {"anchor": "good sad film"}, "triplets": {"anchor": "good sad film"}, "text": {"text": "the dog"},
     "packed": {"text": "the dog"}, "chat": {"messages": [{"role": "user", "content": "after 2?"}]},
-    "translation": {"source": "ab cd"}, "preference": {"prompt": "how is the rain?"},
+    "translation": {"source": "ab cd"}, "preference": {"prompt": "how is the rain?"}, "kto": {"prompt": "how is the rain?"},
     "completion": {"prompt": "after 2"},
 }  # fmt: skip
 

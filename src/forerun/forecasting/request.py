@@ -86,9 +86,9 @@ class ForecastRequest:
         """Model, batch and loss of the step."""
         if self.own_workload is not None:
             return self.own_workload
-        from forerun.step.heads import generic_workload
+        from forerun.step.unpaired import workload_of_settings
 
-        return generic_workload(self.settings.workload)
+        return workload_of_settings(self.settings)
 
 
 def require_precision(settings: Settings, device: Device) -> None:

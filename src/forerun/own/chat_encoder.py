@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from forerun.data.chat_tokens import ASKS, Asks, ChatTokens
-from forerun.data.own.row_kinds import ChatRow, PreferenceRow, Turn, texts_of, tools_of
+from forerun.data.own.row_kinds import AnsweredRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.errors import BadData, InvalidSettings
 from forerun.own.generated import Answers, generate_answers
@@ -40,7 +40,7 @@ class ChatEncoder:
         self.tokenizer, self.settings = tokenizer, settings
         self.end_ids, self.start_id = self.chat.end_ids, tokenizer.bos_token_id
 
-    def unread_tools(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
+    def unread_tools(self, rows: Sequence[AnsweredRow]) -> tuple[str, ...]:
         """What a run must say where rows describe tools that the chat template does not write; told by the first."""
         count = sum(bool(row.tools) for row in rows[:TOOL_ROWS])
         if not count or self.chat.reads_tools:
@@ -56,7 +56,7 @@ class ChatEncoder:
         """What stands before an answer that the model is to write."""
         return self.chat.asks
 
-    def ask_as(self, rows: Sequence[ChatRow | PreferenceRow]) -> None:
+    def ask_as(self, rows: Sequence[AnsweredRow]) -> None:
         """Ask for answers with the prompt that the template writes before most of the answers in `rows`.
 
         Raises:
@@ -73,11 +73,11 @@ class ChatEncoder:
         if any(ways):
             self.chat = replace(self.chat, asks=max(ASKS, key=ways.count))
 
-    def template_notes(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
+    def template_notes(self, rows: Sequence[AnsweredRow]) -> tuple[str, ...]:
         """What a run must say of the chat template and these training rows."""
         return (*self.unread_tools(rows), *self.unread_reasoning(rows), *self.other_prompt())
 
-    def unread_reasoning(self, rows: Sequence[ChatRow | PreferenceRow]) -> tuple[str, ...]:
+    def unread_reasoning(self, rows: Sequence[AnsweredRow]) -> tuple[str, ...]:
         """What a run must say where answers have reasoning that the chat template does not write."""
         count = sum(any(turn.reasoning for turn in _turns(row)) for row in rows[:TOOL_ROWS])
         if not count or (self.is_chat and self.chat.reads_reasoning):
@@ -224,10 +224,12 @@ def cut_sample(sample: TokenSample, length: int) -> TokenSample:
     return TokenSample(ids, labels)  # type: ignore[arg-type]
 
 
-def _turns(row: ChatRow | PreferenceRow) -> tuple[Turn, ...]:
+def _turns(row: AnsweredRow) -> tuple[Turn, ...]:
     """The messages of a chat, of a preference with the better answer."""
-    return row.messages if isinstance(row, ChatRow) else (*row.prompt, *row.better)
+    if isinstance(row, ChatRow):
+        return row.messages
+    return (*row.prompt, *(row.better if isinstance(row, PreferenceRow) else row.answer))
 
 
-def _schemas(row: ChatRow | PreferenceRow) -> list[Mapping[str, Any]]:
+def _schemas(row: AnsweredRow) -> list[Mapping[str, Any]]:
     return json.loads(row.tools) if row.tools else []

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from forerun.data.own.inspection import estimated_tokens
 from forerun.data.own.inspection_record import ChatCount
-from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, texts_of, tools_of
+from forerun.data.own.row_kinds import CanonicalRow, ChatRow, PreferenceRow, Turn, UnpairedRow, texts_of, tools_of
 from forerun.data.own.tool_calls import call_texts
 from forerun.errors import ForerunError
 from forerun.own.chat_encoder import ChatEncoder
@@ -87,6 +87,8 @@ def _sides(row: CanonicalRow) -> Iterator[ChatRow]:
     elif isinstance(row, PreferenceRow):
         for answer in (row.better, row.worse):
             yield ChatRow((*row.prompt, *answer), row.is_plain, row.tools)
+    elif isinstance(row, UnpairedRow):
+        yield ChatRow((*row.prompt, *row.answer), row.is_plain, row.tools)
 
 
 def _estimate(chat: ChatRow, *, is_chat: bool) -> int:

@@ -34,6 +34,7 @@ from forerun.own.tagging import TAG_SCORES, open_tagging
 from forerun.own.task import COST_CRITERIA, Task, criteria_of_task
 from forerun.own.token_scores import TOKEN_SCORES
 from forerun.own.tokens import RUN_FOLDER, cutting_rule
+from forerun.own.unpaired import UNPAIRED_SCORES, open_unpaired
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Experiment, Judgement
 from forerun.settings.schema import Settings
@@ -46,9 +47,19 @@ class _Open(Protocol):
     def __call__(self, settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task: ...
 
 
+def open_answers(settings: Settings, parts: OwnParts, *, lengths_only: bool) -> Task:
+    """The task of preferred answers, in pairs or one by one.
+
+    Raises:
+        BadData, InvalidSettings: as `open_preference` and `open_unpaired`.
+    """
+    open_rows = open_preference if parts.format == "preference" else open_unpaired
+    return open_rows(settings, parts, lengths_only=lengths_only)
+
+
 TASKS: dict[str, _Open] = {
     "sequence-classification": open_classification, "causal-lm": open_language, "token-classification": open_tagging,
-    "masked-lm": open_masked, "seq2seq-lm": open_rewriting, "embedding": open_embedding, "preference": open_preference,
+    "masked-lm": open_masked, "seq2seq-lm": open_rewriting, "embedding": open_embedding, "preference": open_answers,
 }  # fmt: skip
 """What opens each workload."""
 SCORES = {
@@ -63,7 +74,7 @@ FORMATS = {
     "masked-lm": ("text",),
     "seq2seq-lm": ("translation", "prompt-completion", "alpaca"),
     "embedding": ("pairs", "triplets"),
-    "preference": ("preference",),
+    "preference": ("preference", "unpaired-preference"),
 }
 """Formats of rows that each workload can learn from, the likeliest first."""
 
@@ -157,6 +168,8 @@ def scores_of(settings: Settings) -> dict[str, bool]:
     """Scores of a workload, its own first, and whether higher is better."""
     if settings.workload == "sequence-classification":
         return scores_of_labels(settings.data.labels)
+    if settings.preference.is_unpaired:
+        return UNPAIRED_SCORES
     return SCORES[settings.workload]
 
 

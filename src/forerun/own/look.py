@@ -10,6 +10,7 @@ from forerun.own.experiment import open_task
 from forerun.own.facts import TaskFacts
 from forerun.records import Record
 from forerun.settings.schema import Settings
+from forerun.step.unpaired import MISMATCHED
 
 PARTIAL = "\ufffd"
 """What bytes that are no whole letter are decoded to."""
@@ -21,6 +22,7 @@ SIDES = {
     "other_": "other text",
     "negative_": "text that is far",
     "rejected_": "rejected",
+    MISMATCHED: "answer to another prompt, for the divergence",
 }
 """Prefix of a batch's key → what it holds."""
 
@@ -112,15 +114,17 @@ def _row(batch: dict[str, Tensor], facts: TaskFacts, tokenizer: Any) -> LookedRo
                 labels = batch["labels"]
                 ids = labels.where(labels != IGNORED, facts.pad_id)
             sides.append(_side(name, ids[0].tolist(), _labels_of(labels, ids, prefix, batch), facts, tokenizer))
+    if "is_desirable" in batch:
+        return LookedRow(sides=sides, label="desirable" if batch["is_desirable"][0] else "undesirable")
     labels = batch.get("labels")
     has_own = labels is not None and labels.shape != batch["input_ids"].shape and "decoder_input_ids" not in batch
     return LookedRow(sides=sides, label=_label(labels[0].tolist(), facts) if has_own and labels is not None else None)
 
 
 def _labels_of(labels: Tensor | None, ids: Tensor, prefix: str, batch: dict[str, Tensor]) -> list[int] | None:
-    """Labels of the tokens, or None where the side has none."""
+    """Labels of the tokens, or None where the side has none, or none that carry loss."""
     is_source = not prefix and "decoder_input_ids" in batch
-    if labels is None or labels.shape != ids.shape or is_source:
+    if labels is None or labels.shape != ids.shape or is_source or prefix == MISMATCHED:
         return None
     return labels[0].tolist()
 

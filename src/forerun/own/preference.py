@@ -13,40 +13,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from forerun.data.own.row_kinds import ChatRow, texts_of, tools_of
+from forerun.data.own.row_kinds import ChatRow
 from forerun.data.own.stored_rows import StoredRows
 from forerun.data.sided_tokens import SidedData
-from forerun.data.stored_samples import StoredSamples
-from forerun.data.token_data import IGNORED, TokenSample
-from forerun.errors import BadData
+from forerun.errors import InvalidSettings
 from forerun.evaluate.proportions import paired_difference, wilson
-from forerun.own.chat_encoder import CHECKED_ROWS, ChatEncoder, cut_sample, one_sample
-from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
-from forerun.own.scoring import batches_by_length, scoring
-from forerun.own.stores import stored_samples
+from forerun.own.reference import answer_sizes, log_probabilities, reference_log_probabilities
 from forerun.own.task import Task, named, strongest, watched
-from forerun.own.token_scores import scored_tokens
-from forerun.own.tokens import ask_as_trained, tokenizer_of
+from forerun.own.two_sided import AnswerEncoding, Sides, encode_answers, two_sided_samples
 from forerun.own.workloads import workload_of_facts
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 from forerun.settings.preference import PreferenceSettings
 from forerun.settings.schema import Settings
-from forerun.step.heads import REJECTED, Preference
+from forerun.step.heads import REJECTED
 from forerun.step.preference_loss import preference_loss
 from forerun.step.training_step import TrainingStep
-from forerun.step.workload import Batch
-from forerun.train.ranks import is_follower
-from forerun.train.recovery import in_pieces
 
 PREFERENCE_SCORES = {"accuracy": True, "loss": False, "margin": True}
-REFERENCE = "reference.safetensors"
-Sides = dict[str, StoredSamples]
 PARTS = ("train", "validation", "test")
 
 
@@ -60,16 +47,7 @@ class PreferenceSplit:
 
     def prepare(self, step: TrainingStep, folder: Path) -> None:
         """Ask the untrained model of `step`, unless an earlier process of the run has."""
-        path = folder / REFERENCE
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            tensors = {part: torch.from_numpy(log_probabilities(step, self.data[part])) for part in PARTS}
-            if not is_follower():
-                save_file(tensors, path.with_suffix(".partial"))
-                path.with_suffix(".partial").rename(path)
-            self.reference |= {part: tensor.numpy() for part, tensor in tensors.items()}
-        else:
-            self.reference |= {part: tensor.numpy() for part, tensor in load_file(path).items()}
+        self.reference |= reference_log_probabilities(step, self.data, folder)
         for part in PARTS:
             likely, unlikely = self.reference[part].astype(np.float32)
             self.data[part].numbers.update(reference_chosen=likely, reference_rejected=unlikely)
@@ -91,38 +69,32 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
 
     Raises:
         BadData: no pair has both answers within the sequence length.
+        InvalidSettings: the loss is one of single answers.
     """
+    if settings.preference.is_unpaired:
+        raise InvalidSettings(
+            f"preference.loss: {settings.preference.loss} learns from single answers (unpaired-preference); found rows "
+            f"of {parts.format} in {settings.data.source}. Set preference.loss to sigmoid."
+        )
     split = parts.split(settings.evaluation)
-    texts = (text for row in parts.learning_rows for text in (*texts_of(row), *tools_of(row)))
-    tokenizer, assumptions = tokenizer_of(settings, texts, rows=parts.learning_rows.identity, lengths_only=lengths_only)
-    encoder = ChatEncoder(tokenizer, settings, is_chat=parts.has_chats)
-    encoder.ask_as(parts.train[:CHECKED_ROWS])
-    ask_as_trained(tokenizer, encoder.start_id, is_chat=parts.has_chats)
-    facts = TaskFacts(
-        workload=settings.workload, format=parts.format, fields=dict(parts.fields),
-        sequence_length=settings.batch.sequence_length, pad_id=tokenizer.pad_token_id, end_ids=encoder.end_ids,
-        start_id=encoder.start_id, is_chat=parts.has_chats, asks=encoder.asks,
-    )  # fmt: skip
-    sided = {part: preference_samples(rows, encoder, facts, settings) for part, rows in split.items()}
+    encoding = encode_answers(settings, parts, lengths_only=lengths_only)
+    sided = {part: preference_samples(rows, encoding, settings) for part, rows in split.items()}
     rows_left = {part: rows for part, (_, rows) in sided.items()}
-    data = {
-        part: SidedData(settings, sides, tokenizer.pad_token_id, with_masks=False) for part, (sides, _) in sided.items()
-    }
+    pad_id = encoding.tokenizer.pad_token_id
+    data = {part: SidedData(settings, sides, pad_id, with_masks=False) for part, (sides, _) in sided.items()}
     pairs = PreferenceSplit(data, {}, settings.preference)
     for own in data.values():  # a forecast needs no values, and training gets them in `before`
         zeros = np.zeros(len(own.lengths), np.float32)
         own.numbers.update(reference_chosen=zeros, reference_rejected=zeros)
-    assumptions = (*assumptions, *encoder.template_notes(parts.train))
-    assumptions = (*assumptions, "The reference's pass over all pairs, once before training, is not in this forecast.")
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         answers = log_probabilities(step, data["validation"])
         return watched(pairs.scores(answers, "validation"))
 
     return Task(
-        facts=facts,
-        tokenizer=tokenizer,
-        workload=workload_of_facts(facts, tokenizer, settings.preference),
+        facts=encoding.facts,
+        tokenizer=encoding.tokenizer,
+        workload=workload_of_facts(encoding.facts, encoding.tokenizer, settings.preference),
         data=data["train"],
         train_size=len(rows_left["train"]),
         watched_size=len(rows_left["validation"]),
@@ -134,59 +106,24 @@ def open_preference(settings: Settings, parts: OwnParts, *, lengths_only: bool) 
             answers, pairs, rows_left, lost=len(split["test"]) - len(rows_left["test"])
         ),
         scores=PREFERENCE_SCORES,
-        assumptions=assumptions,
+        assumptions=encoding.assumptions,
         before=pairs.prepare,
     )
 
 
-def preference_samples(
-    rows: StoredRows, encoder: ChatEncoder, facts: TaskFacts, settings: Settings
-) -> tuple[Sides, StoredRows]:
+def preference_samples(rows: StoredRows, encoding: AnswerEncoding, settings: Settings) -> tuple[Sides, StoredRows]:
     """Samples of both answers, the loss being that of the answers alone, and the rows that have room for both.
 
     Raises:
         BadData: none has.
     """
-    length = settings.batch.sequence_length
 
     def chats() -> Iterator[tuple[ChatRow, int]]:
         for row in rows:
             for answer in (row.better, row.worse):
                 yield ChatRow((*row.prompt, *answer), row.is_plain, row.tools), len(row.prompt)
 
-    def samples(losses: dict[str, Any]) -> Iterator[TokenSample]:
-        losses["places"] = []
-        wholes = map(one_sample, encoder.whole_samples(chats()))
-        for number, both in enumerate(zip(wholes, wholes, strict=True)):
-            cut = [cut_sample(sample, length) for sample in both]
-            if all(any(label != IGNORED for label in sample.target[1:]) for sample in cut):  # type: ignore[index]
-                losses["places"].append(number)
-                yield from cut
-
-    stored, losses = stored_samples(rows, encoder.tokenizer, {"task": facts.model_dump(mode="json")}, samples)
-    if not losses["places"]:
-        raise BadData(
-            f"{settings.data.source}: preference needs pairs whose answers begin within batch.sequence_length={length} "
-            f"tokens; found none in {len(rows)}. Raise it."
-        )
-    return {"": stored[""][::2], REJECTED: stored[""][1::2]}, rows.at(rows.places[losses["places"]])
-
-
-def log_probabilities(step: TrainingStep, data: SidedData) -> np.ndarray:
-    """Log-probabilities (2, pairs) of the chosen and the rejected answers; nats."""
-    workload: Any = step.workload
-    assert isinstance(workload, Preference)
-    device = next(step.model.parameters()).device
-
-    def score(batch: Batch) -> Tensor:
-        on_device = {key: value.to(device) for key, value in batch.items()}
-        return torch.stack(workload.log_probabilities(step.model, on_device), dim=1).double().cpu()
-
-    table = np.zeros((len(data.lengths), 2))
-    with scoring(step):
-        for indices, batch in batches_by_length(data.lengths, data.collate, scored_tokens(step) // 2):
-            table[indices] = torch.cat(in_pieces(score, batch)).numpy()
-    return table.T.copy()
+    return two_sided_samples(rows, chats(), REJECTED, encoding, settings)
 
 
 def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, StoredRows], lost: int) -> Judgement:
@@ -236,12 +173,6 @@ def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, Sto
         ],
         comparison_data={"margins": margin.round(4).tolist()},
     )
-
-
-def answer_sizes(data: SidedData) -> np.ndarray:
-    """Tokens (2, pairs) of the chosen and the rejected answers."""
-    sides = data.sides.values()
-    return np.asarray([[int((np.asarray(s.target) != IGNORED).sum()) for s in samples] for samples in sides])
 
 
 def _text(answer: Sequence[Any]) -> str:

@@ -14,6 +14,7 @@ from forerun.step.heads import (
     TokenClassification,
 )
 from forerun.step.pairs import Embeddings
+from forerun.step.unpaired import UnpairedPreference
 from forerun.step.workload import Workload
 
 PROBLEMS = {
@@ -46,7 +47,7 @@ def workload_of_facts(
     if facts.workload == "embedding":
         return Embeddings(fields, has_negatives=facts.format == "triplets")
     if facts.workload == "preference":
-        return Preference(fields, objective)
+        return (Preference if facts.format == "preference" else UnpairedPreference)(fields, objective)
     return PLAIN[facts.workload](fields)
 
 

@@ -17,11 +17,13 @@ from safetensors import SafetensorError, safe_open
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
 from forerun.data.own.format_parts import PARTS, Proposal
-from forerun.data.own.formats import SAMPLE_ROWS, RowLayout, recognise, with_header
+from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
 from forerun.data.own.listed_texts import each_text
+from forerun.data.own.marked_answers import with_marks
+from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.row_kinds import CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
@@ -42,7 +44,14 @@ from forerun.runs.data_questions import (
     other_meanings,
     part_of,
 )
-from forerun.runs.first_settings import UNKNOWN_PARAMETERS, ModelChoice, choose_model, first_settings, new_head
+from forerun.runs.first_settings import (
+    UNKNOWN_PARAMETERS,
+    ModelChoice,
+    choose_model,
+    first_settings,
+    new_head,
+    unpaired_settings,
+)
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
 from forerun.units import format_bytes, format_seconds
@@ -103,7 +112,9 @@ def propose(
     best = with_header(proposals[0], fields)
     stated, part_questions = part_of(best, rows)
     best = replace(best, fields={**best.fields, **stated})
-    rows = list(each_text(with_sentences(rows, best.fields, source, Repairs(every_repair.repair)), best.fields))
+    joined = with_sentences(rows, best.fields, source, Repairs(every_repair.repair))
+    joined = with_trees(joined, best.fields, source, Repairs(every_repair.repair))
+    rows = list(each_text(with_marks(joined, best.fields, source, Repairs(every_repair.repair)), best.fields))
     rows = list(with_flags(rows, best.fields.get("label"), source, Repairs(every_repair.repair)))
     layout, layout_questions = _layout(best, proposals, rows)
     questions += [*layout_questions, *part_questions]
@@ -121,6 +132,9 @@ def propose(
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
     inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
+    if layout.format == UNPAIRED:
+        sections["preference"], why = unpaired_settings(inspection)
+        reasons |= why
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)

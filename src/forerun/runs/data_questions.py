@@ -11,7 +11,7 @@ from forerun.data.own.delimited import HEADER, NO_HEADER, name_among_values, tex
 from forerun.data.own.file_heads import require_data
 from forerun.data.own.folders import folder_label, plan_folder, split_of_name, table_kind
 from forerun.data.own.format_parts import ALIASES, PARTS, Proposal
-from forerun.data.own.formats import are_languages
+from forerun.data.own.formats import UNPAIRED, are_languages
 from forerun.data.own.inspection_record import ChatCount, DataFinding, Inspection, Weight
 from forerun.data.own.labels import all_amounts
 from forerun.data.own.repairs import MEANINGS
@@ -108,6 +108,8 @@ def other_meanings(source: str, best: Proposal, rows: Sequence[Row]) -> list[Dat
         return [DataQuestion("workload", text, "words", (f"{other}, and ask forerun init again",))]
     if best.format == "labelled" and best.is_certain:
         return _of_another_text(best, columns)
+    if best.format == UNPAIRED:
+        return [*_of_desirable(best, columns), *_of_reasoning(best, columns), *_of_choices(best, columns)]
     if best.format in CHATS:
         return _of_verdicts(best, columns)
     if best.format in ("prompt-completion", "alpaca"):
@@ -218,14 +220,56 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
     others = [
         "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
     ]
+    if column.are_flags:
+        fields = _inline({**_unpaired_fields(best.fields), "desirable": column.name})
+        how = f"workload: preference, format: {UNPAIRED}, fields: {fields}, preference: {{loss: kto}}"
+        others.append(f"good ones are to become likelier and bad ones less likely: {how}")
     asks, *answers = (best.fields[part] for part in PARTS[best.format].required)
     if answers and columns[asks].kind == columns[answers[0]].kind == "text":
-        judged = f"text: {asks}, pair: {answers[0]}, label: {column.name}"
-        kind = "" if column.are_flags else ", labels: number"
-        others.append(
-            f"which are good: workload: sequence-classification, format: labelled, fields: {{{judged}}}{kind}"
-        )
+        others.append(_which_are_good(asks, answers[0], column))
     return [DataQuestion("data.format", text, "all", tuple(others))]
+
+
+def _which_are_good(asks: str, answers: str, verdict: Column) -> str:
+    """The settings that learn to tell good answers from bad ones."""
+    fields = _inline({"text": asks, "pair": answers, "label": verdict.name})
+    kind = "" if verdict.are_flags else ", labels: number"
+    return f"which are good: workload: sequence-classification, format: labelled, fields: {fields}{kind}"
+
+
+def _unpaired_fields(fields: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a chat, or of a question and an answer, by their names beside a verdict."""
+    names = {"messages": "prompt", "conversations": "prompt", "instruction": "prompt", "output": "completion"}
+    return {names.get(part, part): column for part, column in fields.items()}
+
+
+def _inline(fields: Mapping[str, str]) -> str:
+    return f"{{{', '.join(f'{part}: {column}' for part, column in fields.items())}}}"
+
+
+def _of_desirable(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
+    """Whether a column of yes and no is a verdict on answers, as TRL's KTO and LLaMA-Factory have it."""
+    own = {part: column for part, column in best.fields.items() if part != "desirable"}
+    kind, verdict = columns[own["prompt"]].kind, columns[best.fields["desirable"]]
+    others = []
+    if "completion" in own and kind == columns[own["completion"]].kind == "text":
+        others.append(_which_are_good(own["prompt"], own["completion"], verdict))
+    if "completion" not in own:
+        alike = "messages" if kind == "messages" else "conversations"
+        own[alike] = own.pop("prompt")
+    else:
+        alike = "alpaca" if "input" in own else "prompt-completion"
+        if alike == "alpaca":
+            own = {"instruction": own.pop("prompt"), "output": own.pop("completion"), **own}
+    text = (
+        f"are answers to become less likely where the column {verdict.name!r} says no, and likelier where it says yes "
+        f"(KTO)?"
+    )
+    others[:0] = [
+        f"all are learned alike: workload: causal-lm, format: {alike}, fields: {_inline(own)}, without preference",
+        "only good ones are learned: give a file without the others, and ask forerun init again",
+    ]
+    return [DataQuestion("workload", text, "they are", tuple(others))]
 
 
 def _is_verdict(column: Column) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.data.own.inspection_record import Inspection
+from forerun.data.own.inspection_record import DESIRABLE, UNDESIRABLE, Inspection
 from forerun.hardware.catalogue import Device
 from forerun.models.catalogue import hub_id, hub_is_reachable
 from forerun.models.minilm import minilm_is_installed
 from forerun.models.smollm2 import is_smollm2, missing_reader, smollm2_is_installed
+from forerun.settings.preference import UNPAIRED
 from forerun.units import GIB, GIGA, MEGA
 
 ENCODERS = ("sequence-classification", "token-classification", "masked-lm", "embedding")
@@ -36,6 +37,8 @@ HEADS = ("sequence-classification", "token-classification")
 """Workloads whose head starts from random weights on a pretrained model."""
 FEW_ROWS, LEAST_STEPS, MOST_EPOCHS = 2000, 200, 20
 """Training rows below which steps have half as many samples; steps that a new head needs, and epochs to get there."""
+MOST_DESIRABLE = 4 / 3
+"""Desirable answers for each undesirable one up to which KTO's weights stay 1."""
 ADAPTED_FROM = UNKNOWN_PARAMETERS = 100_000_000
 """Parameters from which adapters are trained, not all weights; and those of a model of which nothing is known."""
 
@@ -188,6 +191,22 @@ def first_settings(
         if not is_cpu and choice.parameters > GIGA and device.has_bf16:
             sections["precision"] = "bf16-true"
     return sections, reasons
+
+
+def unpaired_settings(inspection: Inspection) -> tuple[dict[str, Any], dict[str, str]]:
+    """The section `preference` for single answers with verdicts, and the reason of each setting by its dotted path.
+
+    Where one kind is rarer its loss weighs more: λ_D n_D / (λ_U n_U) is to be 1 to 4/3 (Ethayarajh et al. 2024,
+    arXiv 2402.01306, eq. 8).
+    """
+    good, bad = (inspection.labels.get(kind, 0) for kind in (DESIRABLE, UNDESIRABLE))
+    section: dict[str, Any] = {"loss": UNPAIRED}
+    reasons = {"preference.loss": f"{good:,} desirable and {bad:,} undesirable answers, not in pairs"}
+    if not good or not bad or bad <= good <= MOST_DESIRABLE * bad:
+        return section, reasons
+    rarer, weight = ("desirable", bad / good) if good < bad else ("undesirable", good / bad)
+    reasons[f"preference.{rarer}_weight"] = f"of {rarer} answers there are fewer: both kinds weigh alike in all"
+    return {**section, f"{rarer}_weight": round(weight, 2)}, reasons
 
 
 def _length(inspection: Inspection, choice: ModelChoice, packs: bool, *, goes_on: bool) -> tuple[int, str]:

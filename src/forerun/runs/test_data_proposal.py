@@ -185,3 +185,30 @@ def test_weights_of_a_local_folder_are_counted(tmp_path):
         path.write_bytes(b"broken")
     proposal = proposal_of(tmp_path, [{"text": text(n)} for n in range(300)], model=str(folder))
     assert proposal.reasons["adapter.kind"] == "adapters, not all weights: less memory, less forgotten"
+
+
+@pytest.mark.parametrize(
+    ("every", "weights"), [(2, []), (4, ["undesirable_weight"]), (0, None)]
+)  # of 300 rows every second or fourth is undesirable, or none
+def test_answers_with_verdicts_are_learned_by_kto(tmp_path, every, weights):
+    rows = [{"prompt": text(n), "completion": text(-n - 1), "label": not every or n % every > 0} for n in range(300)]
+    proposal = proposal_of(tmp_path, rows, model="tiny-gpt2")
+    settings = settings_from(proposal.content)
+    assert (settings.workload, settings.data.format, settings.preference.loss) == (
+        "preference", "unpaired-preference", "kto",
+    )  # fmt: skip
+    kinds = {finding.kind: finding.weight for finding in proposal.inspection.findings}
+    if weights is None:
+        assert kinds["one class"] == "stop"
+        return
+    assert "one class" not in kinds
+    good, bad = (proposal.inspection.labels[kind] for kind in ("desirable", "undesirable"))
+    assert f"loss: kto  # {good} desirable and {bad} undesirable answers" in yaml_text(proposal, "x")
+    expected = {name: pytest.approx(good / bad, abs=0.01) for name in weights}
+    assert proposal.content["preference"] == {"loss": "kto", **expected}
+
+
+def test_the_rarer_kind_of_answer_weighs_more_where_most_are_bad(tmp_path):
+    rows = [{"prompt": text(n), "completion": text(-n - 1), "label": n % 4 == 0} for n in range(300)]
+    proposal = proposal_of(tmp_path, rows, model="tiny-gpt2")
+    assert proposal.content["preference"] == {"loss": "kto", "desirable_weight": 3.0}

@@ -52,6 +52,22 @@ def test_a_short_text_beside_a_labelled_one_is_asked():
     assert question.others == ("both are: fields: {text: review, pair: title, label: stars}",)
 
 
+def test_whether_bad_answers_are_to_become_less_likely_is_asked():
+    chats = [[{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}] for text in TEXTS]
+    (question,) = questions([{"prompt": t, "completion": t[::-1], "label": n % 2} for n, t in enumerate(TEXTS)])
+    assert (question.setting, question.default) == ("workload", "they are")
+    assert "the column 'label' says no" in question.text
+    assert "format: prompt-completion, fields: {prompt: prompt, completion: completion}, with" in question.others[0]
+    (question,) = questions([{"messages": chat, "kto_tag": n % 2 > 0} for n, chat in enumerate(chats)])
+    assert "format: messages, fields: {messages: messages}, without preference" in question.others[0]
+    rows = [{"instruction": t, "input": "", "output": t[::-1], "kto_tag": n % 2} for n, t in enumerate(TEXTS)]
+    (question,) = questions(rows)
+    assert "format: alpaca, fields: {instruction: instruction, output: output, input: input}" in question.others[0]
+    (question,) = questions([{"messages": chat, "accepted": n % 2 > 0} for n, chat in enumerate(chats)])
+    assert question.default == "all"
+    assert "unpaired-preference, fields: {prompt: messages, desirable: accepted}, pref" in question.others[1]
+
+
 def test_folders_may_be_labels_or_places(tmp_path):
     for n, text in enumerate(TEXTS[:8]):
         path = tmp_path / "ab"[n % 2] / f"{n}.md"
@@ -81,12 +97,13 @@ def test_a_column_called_label_is_not_passed_over_in_silence():
 def test_answers_of_which_some_are_bad_are_asked():
     rows = [{"prompt": text, "completion": text[::-1], "label": n % 2 == 0} for n, text in enumerate(TEXTS)]
     (question,) = questions(rows)
-    assert "says yes of some and no of others" in question.text
-    assert question.others[1].endswith("fields: {text: prompt, pair: completion, label: label}")
+    assert question.others[2].endswith("fields: {text: prompt, pair: completion, label: label}")
     (question,) = questions(
         [{"instruction": r["prompt"], "output": r["completion"], "input": "", "label": r["label"]} for r in rows]
     )
-    assert question.others[1].endswith("fields: {text: instruction, pair: output, label: label}")
+    assert "says yes of some and no of others" in question.text
+    assert "fields: {prompt: instruction, completion: output, input: input, desirable: label}" in question.others[1]
+    assert question.others[2].endswith("fields: {text: instruction, pair: output, label: label}")
 
 
 def test_answers_with_a_score_are_asked():
@@ -101,11 +118,11 @@ def test_answers_with_a_score_are_asked():
 
 def test_chats_of_which_some_are_bad_are_asked():
     rows = [
-        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}], "label": n % 2 == 0}
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}], "passed": n % 2 == 0}
         for n, text in enumerate(TEXTS)
     ]
     (question,) = questions(rows)
-    assert "The column 'label' says yes of some and no of others." in question.text
+    assert "The column 'passed' says yes of some and no of others." in question.text
     assert question.others[0].startswith("only good ones")
 
 

@@ -23,6 +23,7 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    UnpairedRow,
 )
 from forerun.errors import BadData
 from forerun.own.facts import TaskFacts
@@ -32,9 +33,12 @@ STAND_IN = "?"
 ANSWERS: dict[str, tuple[str, ...]] = {
     "labelled": ("label",), "tagged": ("tags",), "spans": ("spans",), "alpaca": ("output",),
     "prompt-completion": ("completion",), "translation": ("target",), "preference": ("chosen", "rejected"),
+    "unpaired-preference": ("completion", "desirable"),
     "pairs": ("positive",), "triplets": ("positive", "negative"),
 }  # fmt: skip
 """Parts of each format that a model answers, or that only training needs."""
+CHAT_PARTS = {"messages": "messages", "conversations": "conversations", "unpaired-preference": "prompt"}
+"""Formats whose answer may be the last message of a chat → the part that holds the chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def question_of(row: Mapping[str, Any], facts: TaskFacts, where: str, repairs: R
             return Question(anchor)
         case ChatRow(messages):
             return _asked_as_trained(_before_answer(messages), record.tools, facts)
-        case PreferenceRow(prompt):
+        case PreferenceRow(prompt) | UnpairedRow(prompt):
             return _asked_as_trained(prompt, record.tools, facts)
 
 
@@ -111,8 +115,8 @@ def _asked_as_trained(messages: tuple[Turn, ...], tools: str, facts: TaskFacts) 
 def _stand_ins(row: Mapping[str, Any], facts: TaskFacts, where: str) -> dict[str, Any]:
     """Values for the columns of answers, whether the file has them or not."""
     columns = {part: facts.fields[part] for part in ANSWERS.get(facts.format, ()) if part in facts.fields}
-    if facts.format in ("messages", "conversations"):
-        column = facts.fields[facts.format]
+    if facts.format in CHAT_PARTS and "completion" not in facts.fields:
+        column = facts.fields[CHAT_PARTS[facts.format]]
         chat = row.get(column)
         if not isinstance(chat, Sequence) or isinstance(chat, str):
             raise BadData(f"{where}: the column {column!r} holds a list of messages; found {str(chat)[:60]!r}.")
@@ -127,6 +131,8 @@ def _stand_ins(row: Mapping[str, Any], facts: TaskFacts, where: str) -> dict[str
         values["label"] = 0 if facts.label_kind == "number" else STAND_IN  # type: ignore[assignment]
     if facts.format == "preference":
         values["rejected"] = STAND_IN * 2
+    if facts.format == "unpaired-preference":
+        values["desirable"] = "true"
     return {columns[part]: value for part, value in values.items()}
 
 

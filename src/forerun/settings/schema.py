@@ -20,7 +20,7 @@ from forerun.settings.lengths import TooLong, length_conflicts
 from forerun.settings.media import MediaSettings, media_conflicts, with_usual_targets
 from forerun.settings.model import WEIGHTS_OF, ModelSettings, Precision, dtype_conflicts
 from forerun.settings.plain import LARGEST
-from forerun.settings.preference import PreferenceSettings, preference_conflicts
+from forerun.settings.preference import PreferenceSettings, preference_conflicts, without_later_weights
 from forerun.settings.reliability import ReliabilitySettings
 from forerun.settings.section import AnyNumber, BatchCount, Epochs, PlainSection, SequenceLength
 from forerun.settings.section import Count as Count
@@ -29,20 +29,21 @@ from forerun.settings.section import Section as Section
 Share = Annotated[float, Field(ge=0, lt=1)]
 DataFormat = Literal[
     "auto", "text", "labelled", "tagged", "messages", "conversations", "alpaca", "prompt-completion", "translation",
-    "preference", "pairs", "triplets", "spans",
+    "preference", "unpaired-preference", "pairs", "triplets", "spans",
 ]  # fmt: skip
 """`text` plain text; `labelled` one or two texts and a label; `tagged` words and their tags; `spans` a text and places
 in it; `messages` and `conversations` chats as TRL and ShareGPT write them; `alpaca` instruction, input, output;
-`translation` a text and what to make of it; `preference` prompt, chosen, rejected; `pairs`, `triplets` texts that
-belong together, or do not."""
+`translation` a text and what to make of it; `preference` prompt, chosen, rejected; `unpaired-preference`
+prompt, completion and whether it is desirable; `pairs`, `triplets` texts that belong together, or do not."""
 Repair = Literal[
     "empty-texts", "missing-labels", "none-apply", "ragged-rows", "broken-lines", "encoding", "repeated-ids",
-    "tool-calls", "broken-tools", "equal-answers", "answers-first",
+    "tool-calls", "broken-tools", "equal-answers", "answers-first", "lower-ranked",
 ]  # fmt: skip
 """Rows left out: `empty-texts`, `missing-labels`, `ragged-rows`, `broken-lines` (no JSON), `repeated-ids` (all but the
-first), `equal-answers` (of a preference). Mended: `answers-first` drops what a chat begins with unasked, `none-apply`
-reads empty cells of several labels as none, `encoding` other bytes than UTF-8 as Windows-1252, `tool-calls` as text,
-`broken-tools` descriptions of tools that are no list of schemas as none, and calls without a name as text."""
+first), `equal-answers` (of a preference), `lower-ranked` (messages of a tree). Mended: `answers-first` drops what a
+chat begins with unasked, `none-apply` reads empty cells of several labels as none, `encoding` other bytes than UTF-8 as
+Windows-1252, `tool-calls` as text, `broken-tools` descriptions of tools that are no list of schemas as none, and calls
+without a name as text."""
 Library = Literal["torch", "transformers", "peft", "trl", "cuda"]
 Version = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){0,3}$")]
 CONTAMINABLE = ("arithmetic",)
@@ -277,6 +278,8 @@ class Settings(PlainSection):
             if content["parallel"][name] == default:
                 del content["parallel"][name]
         content["evaluation"] = without_later_fields(content["evaluation"])
+        if "preference" in content:
+            content["preference"] = without_later_weights(content["preference"])
         return _hash_of(content)
 
     @property
@@ -285,6 +288,7 @@ class Settings(PlainSection):
         content = self.model_dump(exclude={"name", "parallel", "cluster", "reliability", "versions", "media"})
         content["batch"]["gradient_accumulation_steps"] *= self.parallel.data_ranks
         content["evaluation"] = without_later_fields(content["evaluation"])
+        content["preference"] = without_later_weights(content["preference"])
         if self.preference == PreferenceSettings():  # as hashes of before there were others
             del content["preference"]
         if self.float8 == Float8Settings():

@@ -159,6 +159,8 @@ class Preference(CausalLM):
     """
 
     name = "preference"
+    beside = REJECTED
+    """Prefix of the keys of the second answer."""
 
     def __init__(
         self,
@@ -195,14 +197,18 @@ class Preference(CausalLM):
         return {**sides, "reference_chosen": torch.zeros(size), "reference_rejected": torch.zeros(size)}
 
     def log_probabilities(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Log-probability of each chosen and each rejected answer, (B,) both; nats, summed over its tokens."""
-        ids = torch.cat([batch["input_ids"], batch[f"{REJECTED}input_ids"]])
-        labels = torch.cat([batch["labels"], batch[f"{REJECTED}labels"]])
+        """Log-probability of each answer and of the one beside it, (B,) both; nats, summed over its tokens."""
+        ids = torch.cat([batch["input_ids"], batch[f"{self.beside}input_ids"]])
+        labels = torch.cat([batch["labels"], batch[f"{self.beside}labels"]])
+        first, second = self.answer_log_probabilities(model, ids, labels).chunk(2)
+        return first, second
+
+    def answer_log_probabilities(self, model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
+        """Log-probability (B,) of the answers that `labels` (B, T) mark in `ids` (B, T); nats."""
         logits = model(input_ids=ids).logits
         targets = self.targets(labels)
         losses = F.cross_entropy(logits.float().transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
-        chosen_part, rejected_part = (-losses.sum(dim=1)).chunk(2)
-        return chosen_part, rejected_part
+        return -losses.sum(dim=1)
 
     def loss(self, model: nn.Module, batch: Batch) -> LossSum:
         """The loss summed over pairs, and the share of pairs in which the chosen answer has gained more."""

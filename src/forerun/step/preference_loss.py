@@ -13,6 +13,11 @@ With g = log p(chosen) - log q(chosen) of the model p and the reference q, r the
 | `apo_down` | σ(βg) + 1 - σ(βd) | the same, eq. 8 |
 
 Each is what trl/trainer/dpo_trainer.py (1.16) computes under that name, but for `sigmoid` with ε, which 1.16 has not.
+
+Of single answers, `kto` (Ethayarajh et al. 2024, arXiv 2402.01306, eq. 7, as trl/trainer/kto_trainer.py of 1.16), with
+λ_D = `desirable_weight`, λ_U = `undesirable_weight`, and z the divergence of p from q, at least 0, without gradient:
+
+    λ_D (1 - σ(β (g - z))) of a desirable answer, λ_U (1 - σ(β (z - g))) of an undesirable one
 """
 
 import torch
@@ -45,3 +50,12 @@ def preference_loss(
             return 1 - torch.sigmoid(beta * better) + torch.sigmoid(beta * worse)
         case "apo_down":
             return torch.sigmoid(beta * better) + 1 - torch.sigmoid(logits)
+        case "kto":
+            raise AssertionError("kto is of single answers: `unpaired_loss`")
+
+
+def unpaired_loss(gain: Tensor, is_desirable: Tensor, divergence: Tensor, objective: PreferenceSettings) -> Tensor:
+    """KTO's loss of each answer (B,), from its gain g (B,), 1 or 0 for `is_desirable` (B,), and z, a scalar."""
+    weight = is_desirable * objective.desirable_weight + (1 - is_desirable) * objective.undesirable_weight
+    ahead = (2 * is_desirable - 1) * (gain - divergence.detach().clamp(min=0))
+    return weight * (1 - torch.sigmoid(objective.beta * ahead))

@@ -23,7 +23,7 @@ from forerun.step.parallel import by_mesh, holding_gradients, mean_over_ranks, o
 from forerun.step.pipeline import Pipeline
 from forerun.step.precision import PrecisionPolicy, policy_of
 from forerun.step.tensor_parallel import split_loss
-from forerun.step.workload import BLANK, Batch, SpansStep, Workload
+from forerun.step.workload import BLANK, STEP_MEAN, AveragesStep, Batch, SpansStep, Workload
 from forerun.step.zero import DeepSpeedOptimizer
 from forerun.trace import Phase
 
@@ -96,6 +96,8 @@ class TrainingStep:
             elif (len(micro_batches) > 1 or several) and isinstance(self.workload, SpansStep):
                 total, details = self._spanning(self.workload, micro_batches, count, observer)
             else:
+                if isinstance(self.workload, AveragesStep):
+                    micro_batches = self._with_mean(self.workload, micro_batches, count, observer)
                 total, details = self._summed(micro_batches, count, observer)
         if several:
             total = mean_over_ranks(total, self.settings, self.device_type)
@@ -131,6 +133,20 @@ class TrainingStep:
                 details[name] = details[name] + share if name in details else share
         assert total is not None
         return total, details
+
+    def _with_mean(
+        self, workload: AveragesStep, micro_batches: Sequence[Batch], count: float | Tensor, observer: StepObserver
+    ) -> list[Batch]:
+        """The micro-batches with the mean over the step of all ranks, so that any split of it has the same loss."""
+        total: Tensor | None = None
+        for index, batch in enumerate(micro_batches):
+            with observer.phase(Phase.FORWARD, index), self.policy.autocast(self.device_type), torch.no_grad():
+                part = workload.summed(self.called, without_blank(batch))
+                part = part * 0 if BLANK in batch else part
+                total = part if total is None else total + part
+        assert total is not None
+        mean = mean_over_ranks(total, self.settings, self.device_type) / count
+        return [{**batch, STEP_MEAN: mean} for batch in micro_batches]
 
     def _end_micro_step(self, index: int, observer: StepObserver, *, is_last: bool) -> None:
         if isinstance(self.optimizer, DeepSpeedOptimizer):  # stage 1 sends once a step, beside the last micro-step

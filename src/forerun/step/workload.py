@@ -6,7 +6,8 @@ gives the same gradient.
 
 Where samples are compared with each other, a sum over micro-batches is another loss. Such a workload is a `SpansStep`:
 its outputs are computed for every micro-batch first, the loss looks at all of them, and each micro-batch is run once
-more to carry the gradient back (GradCache, Gao et al. 2021, arXiv 2101.06983).
+more to carry the gradient back (GradCache, Gao et al. 2021, arXiv 2101.06983). One whose loss needs only a mean over
+them, without gradients, is an `AveragesStep`.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from forerun.settings.schema import Settings
 
 Batch = dict[str, Tensor]
+STEP_MEAN = "step_mean"
+"""Key of a batch that holds the mean of an `AveragesStep`, a scalar."""
 BLANK = "blank"
 """Key of a batch whose loss counts nothing: a rank without a micro-batch runs one beside its peers."""
 
@@ -70,6 +73,18 @@ class SpansStep(Protocol):
 
     def loss_of(self, outputs: tuple[Tensor, ...], batches: Sequence[Batch]) -> LossSum:
         """Loss of the whole step, summed over what `count` counts, from its outputs laid end to end."""
+        ...
+
+
+@runtime_checkable
+class AveragesStep(Protocol):
+    """A workload whose loss needs a mean over the whole optimizer step, which carries no gradient.
+
+    It is computed for every micro-batch before the first micro-step, and each batch then has it under `STEP_MEAN`.
+    """
+
+    def summed(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What is averaged, summed over what `count` counts in one micro-batch; a scalar."""
         ...
 
 

@@ -7,7 +7,18 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from forerun.data.own.columns import Row, content_of, is_empty, number_of, says_nothing, structure_of, value_at
+from forerun.data.own.columns import (
+    NO,
+    YES,
+    Row,
+    content_of,
+    is_empty,
+    number_of,
+    says_nothing,
+    structure_of,
+    value_at,
+)
+from forerun.data.own.format_parts import MAY_BE_EMPTY
 from forerun.data.own.formats import NO_PARTS, RowLayout
 from forerun.data.own.labels import label_name, labels_of
 from forerun.data.own.repairs import Repairs
@@ -22,32 +33,17 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    UnpairedRow,
     reasoning_of,
     weight_of,
 )
 from forerun.data.own.spans import spans_of, tags_of
-from forerun.data.own.tool_calls import CALLER, call_texts, calls_of, is_caller, template_calls
+from forerun.data.own.spoken_chats import ROLES, is_spoken, shared_turns, spoken_turns
+from forerun.data.own.tool_calls import call_texts, calls_of, is_caller, template_calls
 from forerun.data.own.tool_columns import tools_text
 from forerun.errors import BadData
 
-ROLES = {
-    "system": "system", "developer": "system", "human": "user", "user": "user", "prompter": "user",
-    "gpt": "assistant", "assistant": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant",
-    "ai": "assistant", CALLER: "assistant", "tool": "tool", "function": "tool", "observation": "tool",
-    "ipython": "tool",
-}  # fmt: skip
-"""Words for who speaks → the role that chat templates have."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
-SPOKEN = re.compile(r"\n\n(Human|Assistant): ?")
-"""Between the turns of a chat written as one text, as Anthropic's HH-RLHF has them."""
-
-
-MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
-    "messages": ("system", "tools"), "conversations": ("system", "tools"),
-    "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
-    "preference": ("prompt", "input", "system", "tools"), "tagged": ("sentence",),
-}  # fmt: skip
-"""Parts of a format that a row can do without."""
 
 
 def canonical_rows(
@@ -77,7 +73,7 @@ def checked_row(row: Row, layout: RowLayout, where: str, repairs: Repairs) -> Ca
         is_missing = says_nothing(value, layout.labels) if part == "label" else is_empty(value)
         if part in optional or part in NO_PARTS or not is_missing:
             continue
-        if part not in ("label", "tags", "spans"):
+        if part not in ("label", "tags", "spans", "desirable"):
             rule = f"the column {column!r} ({part}) holds text; found none.{_columns_if_missing(column, row)}"
             repairs.allow("empty-texts", where, rule)
         elif (layout.labels == "several" or part == "spans") and isinstance(value, list | tuple):
@@ -125,6 +121,8 @@ def canonical_row(row: Row, layout: RowLayout, where: str, repairs: Repairs | No
             return TranslationRow(reader.text("source"), reader.text("target"))
         case "preference":
             return reader.preference()
+        case "unpaired-preference":
+            return reader.unpaired()
         case "pairs":
             return PairRow(reader.text("anchor"), reader.text("positive"), reader.score())
         case "triplets":
@@ -217,18 +215,20 @@ class _Reader:
             raise self._fault(part, "no system message beside the column of them", turns[0].content[:60])
         return turns
 
-    def alpaca(self) -> tuple[Turn, ...]:
-        history = self.value("history") or []
+    def history(self) -> tuple[Turn, ...]:
         turns: list[Turn] = []
-        for exchange in history:
+        for exchange in self.value("history") or []:
             if not isinstance(exchange, list | tuple) or len(exchange) != 2 or not all(map(_is_text, exchange)):
                 raise self._fault("history", "a list of question and answer", exchange)
             question, answer = (self._whole("history", text) for text in exchange)
             turns += [Turn("user", question), Turn("assistant", answer)]
+        return tuple(turns)
+
+    def alpaca(self) -> tuple[Turn, ...]:
         question = self.text("instruction")
         if not is_empty(self.value("input")):
             question = f"{question.strip()}\n\n{self.text('input').strip()}"
-        return (*turns, Turn("user", question), Turn("assistant", self.text("output")))
+        return (*self.history(), Turn("user", question), Turn("assistant", self.text("output")))
 
     def prompt_completion(self) -> ChatRow:
         prompt, completion = self.value("prompt"), self.value("completion")
@@ -250,7 +250,7 @@ class _Reader:
         start = () if is_empty(prompt) else self._question(prompt)
         good, bad = self._answer("chosen", better), self._answer("rejected", worse)
         if not start or good[: len(start)] == start == bad[: len(start)] or good[0].role != "assistant":
-            shared = _shared(good, bad)
+            shared = shared_turns(good, bad)
             start, good, bad = (start or good[:shared]), good[shared:], bad[shared:]
         if not start:
             raise self._fault(
@@ -262,6 +262,23 @@ class _Reader:
             raise self._fault("chosen", "an answer after the prompt, as rejected does", better)
         return PreferenceRow((*self.system(), *start), good, bad, is_plain, tools)
 
+    def unpaired(self) -> UnpairedRow:
+        """One answer, in a column of its own or the last message of the prompt's."""
+        verdict, tools = str(self.value("desirable")).strip().lower(), self.tools()
+        if verdict not in (*YES, *NO):
+            raise self._fault("desirable", "yes or no (true, false, 1, 0)", self.value("desirable"))
+        if not self.has("completion"):
+            turns = (*self.system(), *self.turns("prompt"))
+            if turns[-1].role != "assistant":
+                raise self._fault("prompt", "a chat that ends in the answer that is judged", turns[-1].role)
+            return UnpairedRow(turns[:-1], turns[-1:], verdict in YES, tools=tools)
+        prompt, completion = self.value("prompt"), self.value("completion")
+        before = (*self.system(), *self.history())
+        is_plain = isinstance(prompt, str) and isinstance(completion, str)
+        is_plain = is_plain and not (tools or any(map(self.has, ("system", "history", "input"))))
+        answer = self._answer("completion", completion)
+        return UnpairedRow((*before, *self._question(prompt)), answer, verdict in YES, is_plain, tools)
+
     def score(self) -> float | None:
         if not self.has("score"):
             return None
@@ -272,9 +289,9 @@ class _Reader:
 
     def _preference_of_texts(self, better: str, worse: str) -> PreferenceRow:
         """Two whole chats, or two texts, that begin alike."""
-        if SPOKEN.search(better) and SPOKEN.search(worse):
-            good, bad = _spoken(better), _spoken(worse)
-            shared, is_plain = _shared(good, bad), False
+        if is_spoken(better) and is_spoken(worse):
+            good, bad = spoken_turns(better), spoken_turns(worse)
+            shared, is_plain = shared_turns(good, bad), False
             start, good, bad = good[:shared], good[shared:], bad[shared:]
         else:
             length = next((i for i, (a, b) in enumerate(zip(better, worse, strict=False)) if a != b), 0)
@@ -378,15 +395,3 @@ def _columns_if_missing(column: str, row: Row) -> str:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _shared(one: tuple[Turn, ...], other: tuple[Turn, ...]) -> int:
-    """Turns with which both begin; the last of either is never among them."""
-    most = min(len(one), len(other)) - 1
-    return next((i for i in range(most) if one[i] != other[i]), max(most, 0))
-
-
-def _spoken(text: str) -> tuple[Turn, ...]:
-    pieces = SPOKEN.split(text)[1:]
-    turns = zip(pieces[::2], pieces[1::2], strict=True)
-    return tuple(Turn("user" if who == "Human" else "assistant", content) for who, content in turns)

@@ -35,9 +35,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
                "preferred_output"),
     "rejected": ("rejected", "rejected_response", "refused", "dispreferred", "response_k", "worse", "bad",
                  "non_preferred_output"),
+    "desirable": ("kto_tag", "label", "desirable", "is_desirable"),
     "anchor": ("anchor", "query", "sentence1", "sentence_a", "question"),
     "positive": ("positive", "pos", "positives", "sentence2", "sentence_b", "passage", "answer", "document"),
     "negative": ("negative", "neg", "negatives", "hard_negative", "negative_1"),
+    "message": (),
+    "parent": (),
+    "role": (),
+    "rank": (),
+    "better": (),
+    "selected": (),
     "score": ("score", "similarity", "similarity_score"),
     "source": ("source", "src", "document", "article", "dialogue", "text", "input", "translation.en"),
     "target": ("target", "tgt", "summary", "highlights", "translation", "output"),
@@ -61,10 +68,15 @@ class FormatParts:
 PARTS: dict[DataFormat, FormatParts] = {
     "tagged": FormatParts(("words", "tags"), ("sentence",), ("token-classification",)),
     "spans": FormatParts(("text", "spans"), (), ("token-classification",)),
-    "preference": FormatParts(("chosen", "rejected"), ("prompt", "input", "system", "tools"), ("preference",)),
-    "messages": FormatParts(("messages",), ("system", "tools")),
+    "preference": FormatParts(
+        ("chosen", "rejected"), ("prompt", "input", "system", "tools", "better"), ("preference",)
+    ),
+    "unpaired-preference": FormatParts(
+        ("prompt", "desirable"), ("completion", "input", "system", "history", "tools"), ("preference",)
+    ),
+    "messages": FormatParts(("messages",), ("system", "tools", "message", "parent", "role", "rank")),
     "conversations": FormatParts(("conversations",), ("system", "tools")),
-    "triplets": FormatParts(("anchor", "positive", "negative"), (), ("embedding",)),
+    "triplets": FormatParts(("anchor", "positive", "negative"), ("selected",), ("embedding",)),
     "alpaca": FormatParts(
         ("instruction", "output"), ("input", "system", "history", "tools"), ("causal-lm", "seq2seq-lm")
     ),
@@ -75,6 +87,13 @@ PARTS: dict[DataFormat, FormatParts] = {
     "text": FormatParts(("text",), (), ("causal-lm", "masked-lm")),
 }
 """Formats, those that say most about a row first."""
+MAY_BE_EMPTY: dict[str, tuple[str, ...]] = {
+    "messages": ("system", "tools", "message", "parent", "role", "rank"), "conversations": ("system", "tools"),
+    "alpaca": ("input", "system", "history", "tools"), "prompt-completion": ("system", "tools"),
+    "preference": ("prompt", "input", "system", "tools", "better"), "triplets": ("selected",),
+    "unpaired-preference": ("input", "system", "history", "tools"), "tagged": ("sentence",),
+}  # fmt: skip
+"""Parts of a format that a row can do without."""
 TAGGED = ("tagged", "spans")
 """Formats of rows that are words with a tag each."""
 LANGUAGES = (

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.data.own.columns import Column, Row, columns_of, value_at
+from forerun.data.own.documented_code import documented_code
 from forerun.data.own.format_parts import (
     ALIAS,
     ALIASES,
@@ -23,6 +24,8 @@ from forerun.data.own.format_parts import (
     Proposal,
 )
 from forerun.data.own.labels import LabelKind, label_kind
+from forerun.data.own.marked_answers import marked_by_names
+from forerun.data.own.message_trees import trees_by_names
 from forerun.data.own.value_formats import (
     by_values,
     comes_again,
@@ -49,6 +52,7 @@ MOST_NAMED = 12
 """Columns that an error lists."""
 LISTS = {"words": ("texts",), "tags": ("texts", "numbers"), "messages": ("messages",), "conversations": ("turns",)}
 ANSWER = "answer"
+UNPAIRED: DataFormat = "unpaired-preference"
 TRANSLATION = "translation."
 
 
@@ -94,6 +98,11 @@ def recognise(
         proposals = _with_alternatives(proposals, columns, formats)
     if "tagged" in formats and not fields:
         proposals[:0] = sentences_by_values(columns, rows)
+    if not fields:
+        by_marks = [*trees_by_names(columns), *marked_by_names(columns)]
+        proposals[:0] = [p for p in by_marks if p.format in formats]
+    if format == "auto" and not fields and (proposals[0].format == "text" or proposals[0].weight == VALUES):
+        proposals[:0] = documented_code(columns, rows, formats, workload)
     best = proposals[0]
     rivals = [p for p in proposals[1:] if p.weight >= best.weight and not _says_less(p, best)]
     is_certain = format != "auto" or (best.weight > VALUES and not rivals)
@@ -211,9 +220,11 @@ def _proposal(
     is_spoken = format == "prompt-completion" and not fields and by_part["prompt"].lower() in asks
     if is_spoken and by_part["completion"].lower() not in answers:
         return None
+    if format == UNPAIRED and not (fields or workload or _are_judged(by_part, columns)):
+        return None
     first = by_part[parts.required[0]]
-    if format in ("messages", "conversations"):
-        weights = [EXACT]  # by the keys of its lists
+    if format in ("messages", "conversations", UNPAIRED):
+        weights = [EXACT]  # by the keys of its lists, or beside them
     reason = f"the columns {_list(by_part)} are those of {format}."
     other = other_text(columns, by_part) if format in ("text", "labelled") and not fields else None
     if other is not None:
@@ -226,6 +237,15 @@ def _proposal(
     return Proposal(
         format, by_part, workload if workload in parts.workloads else parts.workloads[0], True, reason, min(weights)
     )
+
+
+def _are_judged(by_part: Mapping[str, str], columns: Mapping[str, Column]) -> bool:
+    """Whether a column of yes and no says which answers are desirable: of whole chats, under TRL's names, or as
+    LLaMA-Factory's `kto_tag`; questions and answers with a label are pairs of texts more often."""
+    prompt, answer, verdict = (by_part.get(part, "").lower() for part in ("prompt", "completion", "desirable"))
+    if not answer:
+        return columns[by_part["prompt"]].kind in ("messages", "turns")
+    return verdict != "label" or (prompt, answer) == ("prompt", "completion")
 
 
 def _column_of(part: str, columns: Mapping[str, Column], used: set[str]) -> Column | None:
@@ -276,6 +296,8 @@ def _plays(part: str, column: Column) -> bool:
         return column.kind in LISTS[part] or is_spaced
     if part == "label":
         return is_label(column)
+    if part == "desirable":
+        return column.are_flags
     if part == "spans":
         return column.are_spans
     if part in ("positive", "negative") and column.name.lower() in LISTED:
@@ -316,7 +338,8 @@ def _says_less(one: Proposal, other: Proposal) -> bool:
     """Whether a proposal only leaves out what the other one uses: the text of labelled text, the pair of a triplet."""
     if one.format == "text":
         return other.weight > VALUES
-    return set(one.fields.values()) <= set(other.fields.values()) and one.workload == other.workload
+    are_all_used = set(one.fields.values()) <= set(other.fields.values())
+    return are_all_used and (one.workload == other.workload or other.format == UNPAIRED)
 
 
 def _list(fields: Mapping[str, str]) -> str:

@@ -21,13 +21,13 @@ from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
 from forerun.data.own.findings import findings_of
 from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.format_parts import TAGGED
-from forerun.data.own.formats import RowLayout
-from forerun.data.own.inspection_record import Histogram, Inspection
+from forerun.data.own.formats import UNPAIRED, RowLayout
+from forerun.data.own.inspection_record import DESIRABLE, UNDESIRABLE, Histogram, Inspection
 from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
 from forerun.data.own.labels import have_no_names
 from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
-from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, texts_of
+from forerun.data.own.row_kinds import CanonicalRow, LabelledRow, TaggedRow, UnpairedRow, texts_of
 from forerun.data.own.rows import rows_of
 from forerun.data.own.splits import (
     HeldOutSplit,
@@ -126,6 +126,8 @@ def _add(
     tally.hashes += text_hash
     tally.keys.append(SplitKey(_hash_of_text(key), key.group, key.order, key.stated))
     labels = record.labels if isinstance(record, LabelledRow) else tuple(sorted(set(_tags(record))))
+    if isinstance(record, UnpairedRow):
+        labels = (DESIRABLE if record.is_desirable else UNDESIRABLE,)
     tally.labels.append(shared.setdefault(labels, labels) if len(shared) < MOST_VALUES else labels)
     signs = signs_in(whole)
     tally.emails += "email" in signs
@@ -182,7 +184,7 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
         left_validation=split.left_validation,
         stated_parts=sorted({key.stated for key in tally.keys if key.stated}),
         exact_duplicates=len(hashes) - len(np.unique(hashes)),
-        contradictions=_contradictions(hashes, tally.labels) if layout.format == "labelled" else 0,
+        contradictions=_contradictions(hashes, tally.labels) if layout.format in ("labelled", UNPAIRED) else 0,
         near_duplicates=near,
         near_leaks=near_leaks,
         sample=len(places),
@@ -202,7 +204,8 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     )
     inspection = Inspection.model_validate(values)
     are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
-    counts, tools = label_counts if has_classes else None, tally.tools
+    are_alike = layout.format == UNPAIRED and len(label_counts) < 2
+    counts, tools = label_counts if has_classes or are_alike else None, tally.tools
     findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, dated=tally.dated)
     return inspection.model_copy(update={"findings": findings})
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from forerun.records import Record
 
 Weight = Literal["stop", "warning", "note"]
+DESIRABLE, UNDESIRABLE = "desirable", "undesirable"
+"""Labels that rows of `unpaired-preference` are counted by."""
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 
 

@@ -19,6 +19,7 @@ MEANINGS: dict[Repair, str] = {
     "repeated-ids": "leaves all rows of one id but the first out",
     "answers-first": "leaves answers out that a chat begins with",
     "equal-answers": "leaves pairs out whose chosen and rejected answers are equal",
+    "lower-ranked": "leaves messages out that are not on the best-ranked path of their tree",
     "tool-calls": "writes calls of tools into answers as <tool_call>{…}</tool_call>, whatever the chat template does",
     "broken-tools": "reads descriptions of tools that are no list of schemas as none, and calls without a name as text",
 }

@@ -122,6 +122,19 @@ class PreferenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class UnpairedRow:
+    """One answer to a prompt, and whether it is desirable."""
+
+    prompt: tuple[Turn, ...]
+    answer: tuple[Turn, ...]
+    is_desirable: bool
+    is_plain: bool = False
+    """Whether prompt and answer are texts that follow each other without a chat template."""
+    tools: str = ""
+    """JSON of the list of tools that may be called; empty where none are described."""
+
+
+@dataclass(frozen=True, slots=True)
 class PairRow:
     """Two texts that belong together, perhaps to a degree."""
 
@@ -139,7 +152,9 @@ class TripletRow:
     negative: str
 
 
-CanonicalRow = TextRow | LabelledRow | TaggedRow | ChatRow | TranslationRow | PreferenceRow | PairRow | TripletRow
+AnsweredRow = ChatRow | PreferenceRow | UnpairedRow
+"""Rows of messages, which a chat template writes."""
+CanonicalRow = TextRow | LabelledRow | TaggedRow | AnsweredRow | TranslationRow | PairRow | TripletRow
 
 
 def texts_of(record: CanonicalRow) -> tuple[str, ...]:
@@ -157,6 +172,8 @@ def texts_of(record: CanonicalRow) -> tuple[str, ...]:
             return (source, target)
         case PreferenceRow(prompt, better, worse):
             return tuple(turn.text for turn in (*prompt, *better, *worse))
+        case UnpairedRow(prompt, answer):
+            return tuple(turn.text for turn in (*prompt, *answer))
         case PairRow(anchor, positive):
             return (anchor, positive)
         case TripletRow(anchor, positive, negative):
@@ -164,8 +181,8 @@ def texts_of(record: CanonicalRow) -> tuple[str, ...]:
 
 
 def tools_of(record: CanonicalRow) -> tuple[str, ...]:
-    """The tools that a chat or preference describes, as JSON: read by the model, and no text of the row's own."""
-    return (record.tools,) if isinstance(record, ChatRow | PreferenceRow) and record.tools else ()
+    """The tools that a row of messages describes, as JSON: read by the model, and no text of the row's own."""
+    return (record.tools,) if isinstance(record, AnsweredRow) and record.tools else ()
 
 
 def question_texts(record: CanonicalRow) -> tuple[str, ...]:
@@ -178,7 +195,7 @@ def question_texts(record: CanonicalRow) -> tuple[str, ...]:
             return tuple(turn.text for turn in messages if turn.role == "user") or texts_of(record)
         case TranslationRow(source):
             return (source,)
-        case PreferenceRow(prompt):
+        case PreferenceRow(prompt) | UnpairedRow(prompt):
             return tuple(turn.text for turn in prompt) or texts_of(record)
         case PairRow(anchor, positive, score):
             return (anchor,) if score is None else (anchor, positive)

@@ -34,6 +34,8 @@ from forerun.data.own.folders import (
 from forerun.data.own.json_stream import is_json_list, json_line_rows, json_list_rows, rows_of_object, single_objects
 from forerun.data.own.linked_files import aligned_files, aligned_rows, collection_rows
 from forerun.data.own.listed_texts import each_text
+from forerun.data.own.marked_answers import with_marks
+from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.tagged_lines import ENDINGS, is_tagged_lines, tagged_line_rows
 from forerun.data.own.text_files import TEXTS, is_text_file, text_file_kind, text_lines_rows
@@ -95,9 +97,12 @@ def read_own_rows(
     """
     repairs, fields = repairs or Repairs(tuple(repair)), fields or {}
     is_anything = False
-    rows = with_sentences(_rows(source, repairs, fields.get("header")), fields, source, repairs)
+    rows = _without_names(_rows(source, repairs, fields.get("header")), source, repairs)
+    rows = with_sentences(rows, fields, source, repairs)
+    rows = with_trees(rows, fields, source, repairs)
     rows = with_flags(rows, fields.get("label"), source, repairs)
-    for row in each_text(_each_once(rows, source, repairs, fields.get("id")), fields):
+    rows = with_marks(_each_once(rows, source, repairs, fields.get("id")), fields, source, repairs)
+    for row in each_text(rows, fields):
         is_anything = True
         yield row
     if not is_anything:
@@ -235,6 +240,17 @@ def _remedy(path: Path) -> str:
     name = path.name.lower()
     other = "Rename it after what it holds: .txt, .csv or .jsonl" if path.is_file() else "Check the path"
     return next((what for ending, what in OTHER_PROGRAMS.items() if name.endswith(ending)), other)
+
+
+def _without_names(rows: Iterator[Row], source: str, repairs: Repairs) -> Iterator[Row]:
+    """Rows but for those that say the names of their own columns, as tables leave them that were joined and converted;
+    files of comma-separated values tell theirs themselves."""
+    for number, row in enumerate(rows, start=1):
+        if len(row.keys() - {"split"}) > 1 and all(value == name for name, value in row.items() if name != "split"):
+            rule = f"a row holds values; found the names of its columns ({', '.join(row)}) again."
+            repairs.allow("ragged-rows", f"{source}, row {number}", rule)
+        else:
+            yield row
 
 
 def _each_once(rows: Iterator[Row], source: str, repairs: Repairs, column: str | None) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from forerun.data.flat_file import FlatFile, FlatWriter
 from forerun.data.own.row_kinds import (
+    AnsweredRow,
     CanonicalRow,
     ChatRow,
     LabelledRow,
@@ -27,6 +28,7 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    UnpairedRow,
 )
 
 ROWS, ENDS = "rows.npy", "ends.npy"
@@ -44,7 +46,7 @@ class RowWriter(ExitStack):
 
     def add(self, row: CanonicalRow) -> None:
         """Append a row."""
-        self.has_chats |= isinstance(row, ChatRow | PreferenceRow) and not row.is_plain
+        self.has_chats |= isinstance(row, AnsweredRow) and not row.is_plain
         self._lines.add(np.frombuffer(packed(row), dtype=np.uint8))
         self._ends.add(self._lines.length)
 
@@ -119,6 +121,9 @@ READERS: dict[str, Callable[..., CanonicalRow]] = {
     "TranslationRow": TranslationRow,
     "PreferenceRow": lambda prompt, better, worse, is_plain, tools: PreferenceRow(
         _turns(prompt), _turns(better), _turns(worse), is_plain, tools
+    ),
+    "UnpairedRow": lambda prompt, answer, is_desirable, is_plain, tools: UnpairedRow(
+        _turns(prompt), _turns(answer), is_desirable, is_plain, tools
     ),
     "PairRow": PairRow,
     "TripletRow": TripletRow,

@@ -16,6 +16,7 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    UnpairedRow,
     question_texts,
     texts_of,
 )
@@ -53,6 +54,20 @@ CASES = {
     "conversations": (
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
         ChatRow((HI, HELLO)),
+    ),
+    "unpaired texts": (
+        {"prompt": "Hi", "completion": "Hello", "label": 1}, UnpairedRow((HI,), (HELLO,), True, is_plain=True)
+    ),
+    "unpaired messages": (
+        {"prompt": [USER], "completion": [WORSE], "label": False}, UnpairedRow((HI,), (NO,), False)
+    ),
+    "unpaired chat": (
+        {"messages": [USER, ANSWER, USER, WORSE], "kto_tag": "False", "system": "Be kind."},
+        UnpairedRow((Turn("system", "Be kind."), HI, HELLO, HI), (NO,), False),
+    ),
+    "unpaired alpaca": (
+        {"instruction": "Add.", "input": "1 2", "output": "3", "history": [["Hi", "Hello"]], "kto_tag": True},
+        UnpairedRow((HI, HELLO, Turn("user", "Add.\n\n1 2")), (Turn("assistant", "3"),), True),
     ),
     "alpaca": (
         {"instruction": "Add.", "input": "1 2", "output": "3"},

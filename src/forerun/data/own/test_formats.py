@@ -25,6 +25,10 @@ ROWS = {
     "preference": {"prompt": "Add.", "chosen": "3", "rejected": "4"},
     "preference messages": {"chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "No"}]},
     "preference exchange": {"question": "Add.", "response_j": "3", "response_k": "4"},
+    "unpaired-preference": {"prompt": "Add 1 and 2.", "completion": "3", "label": True},
+    "unpaired-preference messages": {"prompt": [USER], "completion": [ANSWER], "label": False},
+    "unpaired-preference chat": {"conversations": [USER, ANSWER], "kto_tag": True},
+    "unpaired-preference alpaca": {"instruction": "Add.", "input": "1 2", "output": "3", "kto_tag": "false"},
     "pairs": {"anchor": "a red car", "positive": "a crimson car"},
     "triplets": {"anchor": "a red car", "positive": "a crimson car", "negative": "a dog"},
     "tagged": {"id": "0", "tokens": ["EU", "rejects"], "ner_tags": [3, 0], "pos_tags": [22, 42]},
@@ -67,6 +71,19 @@ def test_a_question_and_an_answer_with_a_label_are_asked():
     best, *others = recognise(rows)
     assert (best.format, best.is_certain) == ("prompt-completion", False)
     assert {"text": "question", "pair": "answer", "label": "label"} in [p.fields for p in others]
+
+
+def test_a_verdict_under_another_name_or_beside_other_names_is_no_preference_by_itself():
+    for rows in (
+        [{"question": f"Who, {n}?", "answer": "Me.", "label": n % 2} for n in range(30)],
+        [{"messages": [USER, ANSWER], "score": n % 2} for n in range(30)],
+        [{"prompt": f"Who, {n}?", "completion": "Me.", "label": n % 3} for n in range(30)],
+    ):
+        assert "unpaired-preference" not in [p.format for p in recognise(rows)]
+    fields = {"prompt": "question", "completion": "answer", "desirable": "label"}
+    rows = [{"question": f"Who, {n}?", "answer": "Me.", "label": n % 2} for n in range(30)]
+    assert recognise(rows, "unpaired-preference", fields)[0].fields == fields
+    assert recognise(rows, workload="preference")[0].fields == fields
 
 
 def test_the_first_of_several_answers_is_learned():

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from forerun.data.own.repairs import Repairs
 from forerun.data.own.rows import read_own_rows
 from forerun.errors import BadData
 
@@ -66,3 +67,17 @@ def test_one_object_with_lists_of_its_own_is_one_row(read):
 def test_rows_without_names_are_refused_with_what_would_do(read):
     with pytest.raises(BadData, match=r"row 1: each row is a JSON object; found list \['one', 'a'\]\. Give its values"):
         read([["one", "a"], ["two", "b"]])
+
+
+def test_names_of_columns_as_a_row_are_left_out_and_counted(tmp_path):
+    names = {"text": "text", "label": "label"}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (RECORDS[0], names, *RECORDS[1:])))
+    with pytest.raises(
+        BadData, match=r"row 2: a row holds values; found the names of its columns \(text, label\) again"
+    ):
+        list(read_own_rows(str(tmp_path / "a.jsonl")))
+    repairs = Repairs(("ragged-rows",))
+    assert list(read_own_rows(str(tmp_path / "a.jsonl"), repairs=repairs)) == RECORDS
+    assert repairs.counts == {"ragged-rows": 1}
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "text", "split": "train"}))
+    assert len(list(read_own_rows(str(tmp_path / "b.jsonl")))) == 1

@@ -15,6 +15,7 @@ from forerun.data.own.row_kinds import (
     TranslationRow,
     TripletRow,
     Turn,
+    UnpairedRow,
 )
 from forerun.data.own.stored_rows import ROWS, RowWriter, StoredRows, packed, unpacked
 
@@ -23,6 +24,7 @@ RECORDS = [
     TextRow(""), TextRow("zwei\u2028Zeilen\n\x00 \ud83d"), LabelledRow("a", None, ("x",)),
     LabelledRow("a", "b", ()), LabelledRow("a", None, ("1.5",)), TaggedRow(("a", "b"), ("O", "B-X")), ChatRow(TURNS),
     ChatRow(TURNS[:1], is_plain=True), TranslationRow("a", "b"), PreferenceRow((), TURNS, TURNS[1:], True),
+    UnpairedRow(TURNS[:1], TURNS[1:], False), UnpairedRow(TURNS, TURNS[1:], True, True, "[]"),
     PairRow("a", "b"), PairRow("a", "b", 0.1), TripletRow("a", "b", "c"),
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from forerun.data.own.columns import Row, are_tools, is_empty, structure_of
 from forerun.data.own.format_parts import ALIASES
 from forerun.data.own.formats import RowLayout
 
-FORMATS = ("messages", "conversations", "prompt-completion", "preference", "alpaca")
+FORMATS = ("messages", "conversations", "prompt-completion", "preference", "unpaired-preference", "alpaca")
 REMEDY = (
     "Nothing to do where the answers need none; else write them into a system message, and add the same when you ask."
 )
