@@ -199,8 +199,10 @@ def test_compiling_is_paid_once_and_told():
     assert calls.kernels >= 3
     assert forecast.run.phases.compile_seconds == pytest.approx(COMPILER_SECONDS + GPU_KERNEL_SECONDS * calls.kernels)
     assert forecast.run.phases.training_seconds == pytest.approx(100 * forecast.step.seconds.expected)
+    phases = forecast.run.phases
+    assert phases.startup_seconds < forecast.step.seconds.expected
     assert forecast.run.seconds.expected == pytest.approx(
-        forecast.run.phases.compile_seconds + forecast.run.phases.training_seconds
+        phases.startup_seconds + phases.compile_seconds + phases.training_seconds
     )
     assert any("Compiling is taken as" in warning for warning in forecast.warnings)
     assert not any("eager" in warning for warning in forecast.warnings)
