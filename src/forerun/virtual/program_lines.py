@@ -1,6 +1,7 @@
 """Which line of the program is running, among those of PyTorch and of the virtual GPU."""
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,13 @@ def calling_line() -> str:
     """File and line of the nearest caller outside PyTorch and the virtual GPU, such as `modeling_llama.py:214`."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        path = frame.f_code.co_filename
-        if not any(part in path for part in INSIDE):
-            return f"{Path(path).name}:{frame.f_lineno}"
+        if name := _own_name(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@cache
+def _own_name(path: str) -> str:
+    """Name of a file outside PyTorch and the virtual GPU; empty for any other."""
+    return "" if any(part in path for part in INSIDE) else Path(path).name

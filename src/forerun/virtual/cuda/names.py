@@ -41,21 +41,28 @@ def is_virtual(value: Any) -> TypeGuard[FakeTensor]:
     return isinstance(value, FakeTensor) and value.fake_device.type == DEVICE
 
 
+AS_THEY_ARE = {int, float, bool, type(None), FakeTensor, torch.nn.Parameter, torch.dtype}
+"""Types of values that name no device."""
+
+
 def to_virtual(value: Any) -> Any:
     """The virtual device for `cuda` in any form, in containers too; anything else as it is.
 
     A bare number is the accelerator's device of that number to PyTorch's own parsers (`Module.to(rank)`): of a rank
     other than the first, a second virtual device. The first keeps its number, which Inductor asks for.
     """
-    if isinstance(value, torch.device):
+    kind = type(value)
+    if kind in AS_THEY_ARE:  # most of what is handed on
+        return value
+    if kind is torch.device:
         return _device_below(value)
     if isinstance(value, str):
         if value.startswith("cuda:"):
             return to_virtual(torch._C.device(value))
         return present() if value == "cuda" else value
-    if type(value) in (tuple, list):
-        return type(value)(to_virtual(each) for each in value)
-    if type(value) is dict:
+    if kind is tuple or kind is list:
+        return kind([to_virtual(each) for each in value])
+    if kind is dict:
         return {name: to_virtual(each) for name, each in value.items()}
     return value
 

@@ -108,9 +108,12 @@ def _gather(tree: Any, tensors: list[torch.Tensor]) -> None:
 
 def computed_here(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
     """The results of an operator on the host and whether they rest on assumed values; None where they are not known."""
-    shadows = {id(tensor): shadow_of(tensor) for tensor in tensors_in((args, kwargs))}
-    if any(shadow is None for shadow in shadows.values()):
-        return None
+    shadows = dict[int, Shadow | None]()
+    for tensor in tensors_in((args, kwargs)):
+        shadow = shadow_of(tensor)
+        if shadow is None:
+            return None
+        shadows[id(tensor)] = shadow
     if (
         func.namespace not in ("aten", "prims")
         or func._overloadpacket in FILLED
