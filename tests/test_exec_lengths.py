@@ -391,6 +391,8 @@ def test_a_batch_of_each_of_two_loaders_is_one_step(tmp_path, loop, steps):
         ("for (x,) in chain(labelled, others): update()\n", 2 * (20 + 60)),
         ("for (x,) in labelled: update()\n        with torch.no_grad():\n            for (x,) in others: model(x.cuda())\n", 40),
         ("for (x,) in labelled: update()\n        for x in iter(source, None): update()\n", 40),
+        ("run(labelled)\n        if epoch % 2 == 0:\n            run(others)\n", 40),
+        ("run(labelled)\n        if epoch > 0:\n            run(others)\n", 40),
     ],
 )  # fmt: skip
 def test_several_loops_in_each_turn_of_one_are_counted(tmp_path, loop, steps):

@@ -251,3 +251,31 @@ def test_what_a_function_that_trains_returns_is_there_for_the_next(tmp_path):
     assert document.run.total_steps == 40 + 60
     assert document.run.checkpoints_written == 1
     assert document.run.phases.startup_seconds > 200 * 2 * 4096 * 4096 * (64 + 8) / 35.6e12
+
+
+@pytest.mark.medium
+def test_two_trainers_have_their_own_evaluations_and_checkpoints(tmp_path):
+    document, _ = forecast(
+        tmp_path,
+        """
+        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+        rows = [{"input_ids": torch.ones(16, dtype=torch.long), "labels": row % 2} for row in range(64)]
+        bert = BertForSequenceClassification(
+            BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+        )
+        def arguments(epochs):
+            return TrainingArguments(
+                "out", num_train_epochs=epochs, per_device_train_batch_size=8, per_device_eval_batch_size=8,
+                eval_strategy="epoch", save_strategy="epoch", report_to=[],
+            )
+        Trainer(bert, arguments(2), train_dataset=rows, eval_dataset=rows).train()
+        second = Trainer(bert, arguments(3), train_dataset=rows, eval_dataset=rows[:32])
+        second.train()
+        """,
+        head="import torch\n",
+    )
+    first = document.earlier_loops[0]
+    assert (first.steps, document.run.total_steps) == (2 * 8, 2 * 8 + 3 * 8)
+    assert (first.checkpoints, document.run.checkpoints_written) == (2, 5)
+    batch = first.evaluation_seconds / (2 * 8)
+    assert document.run.phases.evaluation_seconds == pytest.approx(batch * (2 * 8 + 3 * 4), rel=0.1)

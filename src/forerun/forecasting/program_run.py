@@ -74,6 +74,10 @@ class EarlierLoop(Record):
     step_seconds: float
     rests: list[LoopRestTime] = []
     """What comes after each pass of its loops."""
+    evaluation_seconds: float = 0.0
+    """Of all batches that its trainer evaluates."""
+    checkpoints: int = 0
+    """That its trainer writes."""
     until: str = ""
     """The turn from which on the same loop does something else; empty where it is a loop of its own."""
 
@@ -91,6 +95,8 @@ def earlier_loops(trace: Trace, watcher: StepWatcher, costs: PriorCosts) -> list
                 steps=len(loop.spans) if length is None else length.steps,
                 is_length_known=length is not None,
                 step_seconds=seconds,
+                evaluation_seconds=0.0 if length is None else _evaluation_seconds(warm, length, loop, trace, costs),
+                checkpoints=0 if length is None else length.checkpoints,
                 until=loop.stage.until,
                 rests=rest_times(trace, loop, length, costs, seconds),
             )
@@ -229,14 +235,16 @@ def whole_run(
     training = last * mean_seconds(steps) + sum(loop.steps * loop.step_seconds for loop in earlier)
     rests = [*rests, *(rest for loop in earlier for rest in loop.rests)]
     training += sum(rest.times * rest.training_seconds for rest in rests)
-    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown, watcher.loop)
+    before = sum(loop.checkpoints for loop in earlier)  # of other trainers
+    checkpoints = _checkpoints(rests, length, saved_bytes, trace, breakdown, watcher.loop, before)
     phases = RunPhases(
         startup_seconds=before_seconds if steps else 0.0,
         compile_seconds=compile_seconds,
         training_seconds=training,
         evaluation_seconds=_rests_seconds(rests)
         + (0.0 if steps else before_seconds)
-        + (0.0 if length is None else _evaluation_seconds(steps, length, watcher, trace, costs)),
+        + sum(loop.evaluation_seconds for loop in earlier)
+        + (0.0 if length is None else _evaluation_seconds(steps, length, watcher.loop, trace, costs)),
         checkpoint_seconds=0.0 if length is None else checkpoints.all_bytes / STATED_DISK_BYTES_PER_SECOND,
     )
     seconds = sum(phases.model_dump().values())
@@ -264,10 +272,13 @@ class _Checkpoints:
 
 def _checkpoints(
     rests: Sequence[LoopRestTime], length: ProgramLength | None, saved_bytes: int, trace: Trace,
-    breakdown: MemoryBreakdown, loop: TrainingLoop,
+    breakdown: MemoryBreakdown, loop: TrainingLoop, before: int = 0,
 ) -> _Checkpoints:  # fmt: skip
-    """Small files beside the largest of a program's own are none; nor are small ones that its steps write."""
-    by_trainer = 0 if length is None else length.checkpoints
+    """Small files beside the largest of a program's own are none; nor are small ones that its steps write.
+
+    `before` are those of other trainers, taken to be as large as the last one's.
+    """
+    by_trainer = before + (0 if length is None else length.checkpoints)
     largest = max((rest.saved_bytes for rest in rests), default=0)
     if not largest:
         whole = _checkpoint_bytes(trace, breakdown)
@@ -294,17 +305,18 @@ def mean_seconds(steps: Sequence[StepTime]) -> float:
 
 
 def _evaluation_seconds(
-    steps: Sequence[StepTime], length: ProgramLength, watcher: StepWatcher, trace: Trace, costs: PriorCosts
+    steps: Sequence[StepTime], length: ProgramLength, loop: TrainingLoop, trace: Trace, costs: PriorCosts
 ) -> float:
     """Seconds of all evaluated batches: each a forward pass of its samples, which the host has to launch."""
-    if not steps or not length.evaluation_batches or not watcher.loop.samples_per_step:
+    if not steps or not length.evaluation_batches or not loop.samples_per_step:
         return 0.0
-    step, passes = last_step(trace, watcher), max(1, len(watcher.spans[-1].backward_lines))
+    last = loop.spans[-1]
+    step, passes = trace.part(last.begin, last.end), max(1, len(last.backward_lines))
     ops = (step.ops[index] for kind, index in step.events if kind == OP)
     calls = Counter(op.call for op in ops if op.phase is Phase.FORWARD)
     launches = sum(n * costs.host_seconds(step.calls[i]) * step.calls[i].times for i, n in calls.items()) / passes
-    size = length.evaluation_batch_size or watcher.loop.samples_per_step / passes
-    busy = steps[-1].phases.forward_seconds * size / watcher.loop.samples_per_step
+    size = length.evaluation_batch_size or loop.samples_per_step / passes
+    busy = steps[-1].phases.forward_seconds * size / loop.samples_per_step
     return length.evaluation_batches * max(busy, launches)
 
 

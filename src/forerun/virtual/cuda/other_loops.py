@@ -3,9 +3,12 @@
 Steps are seen in the first of them. Once it is ended the program goes on, and the next step shows the loop that it is
 in: by its line, or by who calls the function that has it. What the loops around that step say counts beside the first.
 
-Not covered: the time of its steps, which is taken for that of those seen.
+Not covered: the time of its steps, which is taken for that of those seen. One in a branch that some turns alone take is
+no such loop but what follows a step (`turn_branches.py`).
 """
 
+import ast
+import linecache
 import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -13,6 +16,7 @@ from typing import Any
 
 from forerun.virtual.cuda.later_loops import loops_of
 from forerun.virtual.cuda.lines import is_library, program_line
+from forerun.virtual.cuda.staged_turns import names_of
 from forerun.virtual.cuda.trainer_lengths import ProgramLength
 
 
@@ -39,6 +43,8 @@ class OtherLoops:
         if length is None or not length.loops or not self._places or place in self._places:
             return length
         self._places.add(place)
+        if _is_of_some_turns():
+            return length
         other = find()
         if other is None or not other.loops:
             self.uncounted.append(program_line())
@@ -64,3 +70,34 @@ def _place() -> Hashable:
                 place.append((path, max(around)))
         frame = frame.f_back
     return tuple(place)
+
+
+def _is_of_some_turns() -> bool:
+    """Whether a branch around what is running is of some turns: by a remainder, or by what a loop counts with."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename) and _has_condition_of_turns(
+            frame.f_code.co_filename, frame.f_lineno
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _has_condition_of_turns(path: str, line: int) -> bool:
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return False
+    around = [node for node in ast.walk(tree) if getattr(node, "lineno", line + 1) <= line <= (_last_line(node) or 0)]
+    targets = {name for node in around if isinstance(node, ast.For) for name in names_of(node.target)}
+    tests = [node.test for node in around if isinstance(node, ast.If)]
+    return any(
+        isinstance(part, ast.Mod) or (isinstance(part, ast.Name) and part.id in targets)
+        for test in tests
+        for part in ast.walk(test)
+    )
+
+
+def _last_line(node: ast.AST) -> int | None:
+    return getattr(node, "end_lineno", None)
