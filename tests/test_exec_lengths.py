@@ -417,3 +417,22 @@ def test_several_loops_in_each_turn_of_one_are_counted(tmp_path, loop, steps):
 def test_all_that_itertools_makes_of_settings_is_counted(tmp_path, loop, steps):
     document, _ = forecast(tmp_path, f"    import itertools\n    {loop}")
     assert document.run.total_steps == steps
+
+
+def test_loops_of_two_optimizers_in_each_turn_are_counted_once(tmp_path):
+    """A policy's and its value's, as PPO has them: each is a loop of its own."""
+    document, _ = forecast(
+        tmp_path,
+        """
+        other = nn.Linear(64, 8).cuda()
+        second = torch.optim.SGD(other.parameters(), 0.1)
+        for turn in range(10):
+            for _ in range(5):
+                update()
+            for _ in range(20):
+                other(torch.randn(32, 64).cuda()).square().mean().backward()
+                second.step()
+                second.zero_grad()
+        """,
+    )
+    assert document.run.total_steps == 10 * (5 + 20)

@@ -119,6 +119,10 @@ class RestWatch:
     def __post_init__(self) -> None:
         self.turns = RestTurns(lambda: self.is_too_long, self._cuts_turns)
 
+    def of_next_loop(self) -> "RestWatch":
+        """That of another training loop of the program."""
+        return RestWatch(others=self.others.of_next_loop())
+
     def step_ends(self) -> None:
         """A step is over that is no part of a rest."""
         self.others.note_step()

@@ -26,11 +26,19 @@ class OtherLoops:
 
     uncounted: list[str] = field(default_factory=list)
     """Lines of the steps of those of which nobody says how often they run."""
-    _places: set[Hashable] = field(default_factory=set)
+    _own: set[Hashable] = field(default_factory=set)
+    """Places of the steps that were seen."""
+    _earlier: frozenset[Hashable] = frozenset()
+    """The same of training loops before it."""
+    _others: set[Hashable] = field(default_factory=set)
 
     def note_step(self) -> None:
         """A step is made in the loop that is seen."""
-        self._places.add(_place())
+        self._own.add(_place())
+
+    def of_next_loop(self) -> "OtherLoops":
+        """The same of another training loop: the steps of this one are its own."""
+        return OtherLoops(_earlier=frozenset(self._earlier | self._own))
 
     def counted(
         self, length: ProgramLength | None, find: Callable[[], ProgramLength | None]
@@ -40,9 +48,9 @@ class OtherLoops:
         `find` says the length by the loops around that step.
         """
         place = _place()
-        if length is None or not length.loops or not self._places or place in self._places:
+        if length is None or not length.loops or not self._own or place in self._own | self._earlier | self._others:
             return length
-        self._places.add(place)
+        self._others.add(place)
         if _is_of_some_turns():
             return length
         other = find()

@@ -136,7 +136,7 @@ class StepWatcher:
         self.spans, self.program_length, self._anchor, self._anchored = [], None, None, frozenset()
         self._made_after.clear()
         self._begin, self._calls, self._backward_lines = len(self.recorder.trace.events), {}, []
-        self._others, self._loop_began, self.between = OtherUpdates(), time.process_time(), RestWatch()
+        self._others, self._loop_began, self.between = OtherUpdates(), time.process_time(), self.between.of_next_loop()
         self._follow()
         return True
 
