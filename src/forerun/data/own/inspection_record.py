@@ -1,5 +1,6 @@
 """What an inspection of somebody's data says: counts, lengths and findings; never a piece of the data's text."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -12,6 +13,7 @@ Weight = Literal["stop", "warning", "note"]
 DESIRABLE, UNDESIRABLE = "desirable", "undesirable"
 """Labels that rows of `unpaired-preference` are counted by."""
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
+FINE = 201
 
 
 class DataFinding(Record):
@@ -52,14 +54,23 @@ class Histogram(Record):
     at: dict[int, int]
     """Percentile → length."""
     mean: float
+    fine: list[int] = []
+    """Lengths at `FINE` places, evenly spaced from the shortest row to the longest."""
 
     @classmethod
     def of(cls, lengths: NDArray[Any]) -> Self:
         """The percentiles of `lengths`, which are of some rows."""
         at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+        fine = np.quantile(lengths, np.linspace(0, 1, FINE), method="inverted_cdf")
         return cls(
-            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}, mean=float(lengths.mean())
+            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)},
+            mean=float(lengths.mean()),
+            fine=[int(length) for length in fine],
         )
+
+    def longer(self, length: int) -> float:
+        """Share of rows that are longer, to half a percent."""
+        return 1 - bisect_right(self.fine, length) / len(self.fine) if self.fine else 0.0
 
 
 class Inspection(Record):
@@ -120,7 +131,5 @@ class Inspection(Record):
         )
 
     def truncated(self, sequence_length: int) -> float:
-        """Share of rows with more tokens than `sequence_length`, between the percentiles that are known."""
-        lengths = sorted((length, place) for place, length in self.tokens.at.items())
-        below = float(np.interp(sequence_length, [length for length, _ in lengths], [place for _, place in lengths]))
-        return 1 - below / 100 if sequence_length < lengths[-1][0] else 0.0
+        """Share of rows with more tokens than `sequence_length`."""
+        return self.tokens.longer(sequence_length)
