@@ -36,9 +36,11 @@ from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
 from forerun.runs.data_questions import (
+    OFFERED,
     DataQuestion,
     direction_of,
     header_of,
+    more_than_offered,
     of_divided,
     of_tools,
     other_meanings,
@@ -192,9 +194,9 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     """How rows are read, and what about it is not certain."""
     questions = []
     if not best.is_certain:
-        others = tuple(_alternative(p, best, rows) for p in proposals[1:4])
+        others = tuple(_alternative(p, best, rows) for p in proposals[1 : 1 + OFFERED])
         default = f"format: {best.format}, fields: {_inline(dict(best.fields))}"
-        text = f"what are the rows? By the columns alone: {best.reason}"
+        text = f"what are the rows? By the columns alone: {best.reason}{more_than_offered(proposals[1:])}"
         questions.append(DataQuestion("data.format", text, default, others))
     column = best.fields.get("label")
     if column is None:

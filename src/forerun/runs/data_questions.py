@@ -37,6 +37,8 @@ ASKED_LINES = {
 REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
+OFFERED = 8
+"""Readings of the rows that are offered, the likeliest first; how many more there are is said."""
 MOST_SHOWN = 60
 """Characters of a text in a question."""
 MOST_WORDS = 1.5
@@ -343,29 +345,39 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     beside = labelled_by_values(columns, own)
     if not beside:
         return _of_unread(own, rows, columns)
-    text = f"is the text alone to be learned? {beside[0].reason}"
+    text = f"is the text alone to be learned? {beside[0].reason}{more_than_offered(beside)}"
     others = tuple(
         f"workload: {p.workload}, format: labelled, fields: {{text: {p.fields['text']}, label: {p.fields['label']}}}"
-        for p in beside[:SHOWN]
+        for p in beside[:OFFERED]
     )
     return [DataQuestion("data.format", text, "text alone", others)]
 
 
+def more_than_offered(proposals: Sequence[Proposal]) -> str:
+    """What a question says of readings that it does not offer; empty where it offers all."""
+    left = [", ".join(p.fields.values()) for p in proposals[OFFERED:]]
+    if not left:
+        return ""
+    are = "is 1 more reading" if len(left) == 1 else f"are {len(left):,} more readings"
+    return f" There {are} of {'; '.join(left[:SHOWN])}{'; …' if len(left) > SHOWN else ''}."
+
+
 def _of_unread(own: str, rows: Sequence[Row], columns: Mapping[str, Column]) -> list[DataQuestion]:
-    """A column of amounts that are no numbers as they are written, or of lists, beside a text."""
+    """A column of amounts that are no numbers as they are written, or of lists, beside a text; dates are a finding."""
     for column in columns.values():
         values = [value for row in rows if not is_empty(value := row.get(column.name))]
-        are_amounts = column.kind == "text" and all_amounts([str(value) for value in values])
+        are_amounts = column.kind == "text" and not column.are_dates and all_amounts([str(value) for value in values])
         is_structure = column.kind in ("mixed", "texts", "mapping") and "." not in column.name
         is_longer = sum(len(str(value)) for value in values) > len(rows) * columns[own].mean_length
         if column.name == own or not values or not (are_amounts or (is_structure and is_longer)):
             continue
         other = "write it into columns of texts, numbers or names of classes, and ask forerun init again"
+        what = "no format that is read"
         if are_amounts:
+            what = "amounts that are not read as numbers"
             other = "write plain numbers such as 1180.5, and ask forerun init again: they are learned as a number"
         text = f"shall the column {column.name!r} not be learned? Its values, such as {str(values[0])[:40]!r}, are "
-        text += "amounts that are not read as numbers." if are_amounts else "no format that is read."
-        return [DataQuestion("data.format", text, "text alone", (other,))]
+        return [DataQuestion("data.format", f"{text}{what}.", "text alone", (other,))]
     return []
 
 

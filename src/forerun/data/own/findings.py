@@ -21,9 +21,11 @@ def findings_of(
     are_tags_unnamed: bool = False,
     tools: str = "",
     dated: str = "",
+    day_first: str = "",
 ) -> list[DataFinding]:
     """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes, and
-    `tools` is a sentence on tools that are not read, `dated` a column of dates."""
+    `tools` is a sentence on tools that are not read, `dated` a column of dates; `day_first`
+    one whose dates do not begin with the year."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
     if are_tags_unnamed:
         text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
@@ -35,6 +37,10 @@ def findings_of(
         text = f"the column {dated!r} holds dates, and rows are drawn into parts without regard to them."
         remedy = f"To be judged by the latest rows, as a model meets them in use, set data.order_by: {dated}."
         findings.append(_finding("note", "dated", text, remedy))
+    elif day_first and not i.stated_parts:
+        text = f"the column {day_first!r} holds dates that do not begin with the year, by which rows cannot be ordered."
+        remedy = f"To be judged by the latest rows, write them as 2024-01-31 and set data.order_by: {day_first}."
+        findings.append(_finding("note", "day first", text, remedy))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 

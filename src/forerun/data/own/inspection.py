@@ -33,6 +33,7 @@ from forerun.data.own.splits import (
     HeldOutSplit,
     SplitKey,
     dated_column,
+    day_first_column,
     hash_of,
     normalised,
     own_sources,
@@ -80,6 +81,8 @@ class _Tally:
     """A sentence on tools that are not read."""
     dated: str = ""
     """A column of dates by which rows could be ordered."""
+    day_first: str = ""
+    """A column of dates that do not begin with the year."""
 
 
 def inspect(
@@ -93,9 +96,11 @@ def inspect(
         BadData: a row that no repair is for, or a split that leaves a part empty.
     """
     repairs, tally = Repairs(tuple(data.repair)), _Tally()
-    others = _other_columns(columns_of(rows_sample), layout, data)
+    columns = columns_of(rows_sample)
+    others = _other_columns(columns, layout, data)
     tally.tools = unread_tools(layout, rows_sample)
-    tally.dated = dated_column(rows_sample) if data.order_by is None else ""
+    if data.order_by is None:
+        tally.dated, tally.day_first = dated_column(rows_sample), day_first_column(columns.values(), rows_sample)
     tally.cells = {name: [] for name in others}
     tally.codes = {name: {} for name in others}
     shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -206,7 +211,8 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     are_alike = layout.format == UNPAIRED and len(label_counts) < 2
     counts, tools = label_counts if has_classes or are_alike else None, tally.tools
-    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, dated=tally.dated)
+    dates = {"dated": tally.dated, "day_first": tally.day_first}
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, **dates)
     return inspection.model_copy(update={"findings": findings})
 
 

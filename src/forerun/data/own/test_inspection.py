@@ -63,6 +63,7 @@ FAULTS = {
     "e-mail addresses": [*CLEAN, {"text": "write to jo.doe@example.org now", "label": "a"}],
     "duplicates": [*CLEAN, CLEAN[0]],
     "html": [{**row, "text": f"<p>{row['text']}</p>"} for row in CLEAN],
+    "day first": [{**row, "am": f"{1 + n % 28:02}.{1 + n % 12:02}.2025"} for n, row in enumerate(CLEAN)],
     "dated": [{**row, "at": f"2025-{1 + n % 12:02}-{1 + n % 28:02} 10:00"} for n, row in enumerate(CLEAN)],
     "few rows": CLEAN[:100],
 }  # fmt: skip
