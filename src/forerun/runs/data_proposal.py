@@ -7,11 +7,11 @@ answers it, with the default marked.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from forerun.data.own.columns import Row, value_at
@@ -25,7 +25,7 @@ from forerun.data.own.listed_texts import each_text
 from forerun.data.own.marked_answers import with_marks
 from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import MEANINGS, Repairs
-from forerun.data.own.row_kinds import CanonicalRow
+from forerun.data.own.row_kinds import AnsweredRow, CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
 from forerun.data.own.word_rows import with_sentences
@@ -35,11 +35,13 @@ from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
+from forerun.runs.data_answers import DATA_KEYS, complete
 from forerun.runs.data_questions import (
     OFFERED,
     DataQuestion,
     direction_of,
     header_of,
+    inline,
     more_than_offered,
     of_divided,
     of_tools,
@@ -51,6 +53,7 @@ from forerun.runs.first_settings import (
     ModelChoice,
     choose_model,
     first_settings,
+    model_kind,
     new_head,
     unpaired_settings,
 )
@@ -141,6 +144,7 @@ def propose(
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections)
     questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
+    questions = complete(questions, content, inspection, partial(_sections, model, best.workload, device, count_chats))
     reasons |= {"workload": best.reason, "data.format": best.reason}
     meaning = "a sentence of words" if "sentence" in layout.fields else row_meaning(source)
     proposal = DataProposal(content, reasons, tuple(questions), inspection, meaning, choice.better, device.name)
@@ -164,6 +168,7 @@ def yaml_text(proposal: DataProposal, command: str) -> str:
         count = len(proposal.questions)
         are = "question below is" if count == 1 else "questions below are"
         lines.append(f"# {count} {are} marked QUESTION; what is set is the default.")
+        lines.append(f"# In an answer, {', '.join(DATA_KEYS)} stand under data, all else as it is named.")
     return "\n".join([*lines, *_yaml_lines(proposal.content, proposal, "")]) + "\n"
 
 
@@ -194,8 +199,8 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     """How rows are read, and what about it is not certain."""
     questions = []
     if not best.is_certain:
-        others = tuple(_alternative(p, best, rows) for p in proposals[1 : 1 + OFFERED])
-        default = f"format: {best.format}, fields: {_inline(dict(best.fields))}"
+        others = tuple(_alternative(p) for p in proposals[1 : 1 + OFFERED])
+        default = f"format: {best.format}, fields: {inline(dict(best.fields))}"
         text = f"what are the rows? By the columns alone: {best.reason}{more_than_offered(proposals[1:])}"
         questions.append(DataQuestion("data.format", text, default, others))
     column = best.fields.get("label")
@@ -213,14 +218,12 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     return RowLayout(best.format, best.fields, guess.kind, separator), questions
 
 
-def _alternative(proposal: Proposal, best: Proposal, rows: Sequence[Row]) -> str:
-    """Settings of another reading of the rows, `labels` among them where the default has other ones."""
-    ours, other = (p.fields.get("label") for p in (best, proposal))
-    labels = ""
-    if ours is not None and other is not None:
-        kinds = [label_kind([value_at(row, column) for row in rows], "|", column).kind for column in (ours, other)]
-        labels = f", labels: {kinds[1]}" if kinds[0] != kinds[1] else ""
-    return f"format: {proposal.format}, fields: {_inline(dict(proposal.fields))}{labels} ({proposal.reason})"
+def _alternative(proposal: Proposal) -> str:
+    """Settings of another reading of the rows."""
+    return (
+        f"workload: {proposal.workload}, format: {proposal.format}, fields: {inline(dict(proposal.fields))} "
+        f"({proposal.reason})"
+    )
 
 
 def _inspect(
@@ -274,6 +277,27 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
     is_new = is_from_scratch(scratch)
     has_new_head, why = (False, "") if is_new else new_head(model.lower(), workload)
     return ModelChoice(model, {}, parameters, longest, f"as asked by --model{why}", "", is_new, has_new_head)
+
+
+def _sections(
+    model: str | None,
+    default: str,
+    device: Device,
+    count_chats: ChatCounter,
+    workload: str,
+    inspection: Inspection,
+    rows: Sequence[CanonicalRow],
+    is_text: bool,
+) -> Mapping[str, Any]:
+    """Sections of settings for another workload than the default, with the user's model where that can learn it."""
+    stated = model if model is not None and model_kind(workload) == model_kind(default) else None
+    choice = _choice(stated, workload, inspection, device)
+    if any(isinstance(row, AnsweredRow) and not row.is_plain for row in rows):
+        chosen = ModelSettings(name=choice.name, config=dict(choice.config))
+        count = count_chats(Settings(name="x", workload=workload, model=chosen), rows)
+        if count.lengths:
+            inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
+    return first_settings(workload, choice, inspection, device, is_text)[0]
 
 
 def _stored_parameters(model: str) -> int:
@@ -335,16 +359,8 @@ def _yaml_lines(content: Mapping[str, Any], proposal: DataProposal, prefix: str)
             lines += [f"{indent}{key}:", *_yaml_lines(value, proposal, f"{path}.")]
         else:
             reason = proposal.reasons.get(path)
-            lines.append(f"{indent}{key}: {_inline(value)}{f'  # {reason}' if reason else ''}")
+            lines.append(f"{indent}{key}: {inline(value)}{f'  # {reason}' if reason else ''}")
     return lines
-
-
-def _inline(value: Any) -> str:
-    """A value as YAML on one line."""
-    if isinstance(value, float):
-        return f"{value:.1e}" if value < 1e-2 else repr(value)
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _parts(inspection: Inspection) -> str:

@@ -103,7 +103,7 @@ def choose_model(
 ) -> ModelChoice:
     """The model to begin with for a workload, the data and a device."""
     can_be_had = can_be_had or is_available
-    kind = "encoder" if workload in ENCODERS else "seq2seq" if workload == "seq2seq-lm" else "decoder"
+    kind = model_kind(workload)
     language = _language(inspection)
     memory_gib = 0.0 if device.kind == "cpu" else device.memory_bytes / GIB
     fitting = [
@@ -131,6 +131,11 @@ def choose_model(
         reason += f"; it learned from texts in {here.knows}, which these are not"
     needs_head, why = new_head(here.name, workload)
     return ModelChoice(here.name, {}, here.parameters, here.longest, reason + why, better, needs_head=needs_head)
+
+
+def model_kind(workload: str) -> str:
+    """What kind of network learns a workload: a key of `CANDIDATES`."""
+    return "encoder" if workload in ENCODERS else "seq2seq" if workload == "seq2seq-lm" else "decoder"
 
 
 def new_head(name: str, workload: str) -> tuple[bool, str]:
