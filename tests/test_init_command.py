@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -51,6 +52,18 @@ def test_a_file_of_data_becomes_settings_with_a_forecast_that_forecast_reads(rev
     assert document["inspection"]["rows"] == 120
     peak = json.loads(forecast.stdout)["memory"]["device_bytes"]
     assert document["forecast"]["device_bytes"] == peak
+
+
+@pytest.mark.medium
+def test_a_file_for_a_gpu_names_the_flag_that_runs_it_without_one(reviews):
+    run = CliRunner()
+    run.invoke(command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False)
+    with pytest.raises(InvalidSettings, match="fp16-mixed is for GPUs") as refusal:
+        run.invoke(command_line(), ["run", "run.yaml"], catch_exceptions=False)
+    flag = re.search(r"add (--set precision=\S+) to the command", str(refusal.value))
+    assert flag is not None
+    command = ["forecast", "run.yaml", "--gpu", "cpu", *flag.group(1).split(), "--json"]
+    assert json.loads(run.invoke(command_line(), command, catch_exceptions=False).stdout)["memory"]
 
 
 def test_a_file_is_not_replaced_unasked(reviews):

@@ -120,7 +120,7 @@ def _completed(
     """The answer with all that has to change with it; empty where it cannot be read so."""
     read = read_answer(answer)
     stated = _with_fields(read.settings, content)
-    changed = with_answer(content, question, _written(ReadAnswer("", stated, ""))) if stated else None
+    changed = with_answer(content, question, _as_text(ReadAnswer("", stated, ""))) if stated else None
     changed = changed or with_answer(content, question, answer)
     if changed is None:
         return answer
@@ -144,7 +144,7 @@ def _completed(
         seen_so = inspection.model_copy(update={"tokens": Histogram.of(np.asarray(lengths))})
         sections = sections_for(changed["workload"], seen_so, records, layout.format == "text")
         stated |= _differing(content, {"preference": {}, "adapter": {}, **sections, **_own(stated)})
-    return _written(replace(read, settings=stated))
+    return _as_text(replace(read, settings=stated))
 
 
 def _own(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _differing(content: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[
     return different
 
 
-def _written(read: ReadAnswer) -> str:
+def _as_text(read: ReadAnswer) -> str:
     settings = ", ".join(f"{key}: {inline(value)}" for key, value in read.settings.items())
     is_bracket = read.after.startswith("(")
     return f"{read.before}{settings}{(' ' if is_bracket else ', ') + read.after if read.after else ''}"

@@ -293,8 +293,8 @@ def _sections(
     stated = model if model is not None and model_kind(workload) == model_kind(default) else None
     choice = _choice(stated, workload, inspection, device)
     if any(isinstance(row, AnsweredRow) and not row.is_plain for row in rows):
-        chosen = ModelSettings(name=choice.name, config=dict(choice.config))
-        count = count_chats(Settings(name="x", workload=workload, model=chosen), rows)
+        network = ModelSettings(name=choice.name, config=dict(choice.config))
+        count = count_chats(Settings(name="x", workload=workload, model=network), rows)
         if count.lengths:
             inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
     return first_settings(workload, choice, inspection, device, is_text)[0]
