@@ -66,6 +66,25 @@ def test_a_file_for_a_gpu_names_the_flag_that_runs_it_without_one(reviews):
     assert json.loads(run.invoke(command_line(), command, catch_exceptions=False).stdout)["memory"]
 
 
+@pytest.mark.medium
+def test_what_stops_a_run_is_said_in_place_of_the_next_command(reviews):
+    reviews.write_text(reviews.read_text().replace(",bad", ",good"))
+    result = CliRunner().invoke(
+        command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--task", "sequence-classification"],
+        catch_exceptions=False,
+    )  # fmt: skip
+    last = " ".join(result.output.split()).rpartition("Wrote")[2]
+    assert "First, before a run is worth it: All rows (120) have the label 'good'" in last
+    assert last.endswith("Then: forerun init again")
+    assert "1 label" in result.output
+    assert "1 labels" not in result.output
+
+
+def test_another_task_is_refused_before_the_data_are_read(reviews):
+    with pytest.raises(InvalidSettings, match="found 'foo'"):
+        CliRunner().invoke(command_line(), ["init", "no such file", "--task", "foo"], catch_exceptions=False)
+
+
 def test_a_file_is_not_replaced_unasked(reviews):
     (reviews.parent / "run.yaml").write_text("mine")
     with pytest.raises(InvalidSettings, match="--force"):

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.format_parts import PARTS, Proposal
-from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, with_header
+from forerun.data.own.format_parts import Proposal
+from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, require_workload, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
@@ -29,7 +29,7 @@ from forerun.data.own.row_kinds import AnsweredRow, CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
 from forerun.data.own.word_rows import with_sentences
-from forerun.errors import ForerunError, InvalidSettings, nearest
+from forerun.errors import ForerunError
 from forerun.hardware.catalogue import Device
 from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
@@ -59,7 +59,7 @@ from forerun.runs.first_settings import (
 )
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
-from forerun.units import format_bytes, format_seconds
+from forerun.units import format_bytes, format_count, format_seconds
 
 LEAST_BATCH = 1
 MINILM_ROW = "minilm-l6"
@@ -108,7 +108,7 @@ def propose(
         BadData: the data cannot be read, or no format is recognised.
         InvalidSettings: `task` is no workload, or none that these rows are for.
     """
-    _check_task(task)
+    require_workload(task)
     fields, questions = header_of(source)
     repairs = [word for word in get_args(Repair) if word != "tool-calls"]  # only where the chat template needs it
     every_repair = DataSettings(source=source, repair=repairs, fields=fields)
@@ -130,7 +130,7 @@ def propose(
     sampled: list[CanonicalRow] = []
     inspection, layout, split_questions = _inspect(every_repair, layout, rows, sampled)
     questions += split_questions
-    choice = _choice(model, best.workload, inspection, device)
+    choice = _choice(model, best.workload, inspection, device, is_text=layout.format == "text")
     chosen_model = ModelSettings(name=choice.name, config=dict(choice.config))
     count = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
     if count.lengths:
@@ -142,7 +142,7 @@ def propose(
         reasons |= why
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
-    content = _content(source, best.workload, stated, sections)
+    content = _content(source, best.workload, stated, sections, inspection.stated_parts)
     questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
     questions = complete(questions, content, inspection, partial(_sections, model, best.workload, device, count_chats))
     reasons |= {"workload": best.reason, "data.format": best.reason}
@@ -156,8 +156,8 @@ def yaml_text(proposal: DataProposal, command: str) -> str:
     i = proposal.inspection
     lines = [
         f"# Written by: {command}",
-        f"# {i.rows:,} rows ({proposal.meaning} each): {_parts(i)}; about {i.tokens.at[50]} tokens in the middle, "
-        f"{i.tokens.at[95]} at the 95th percentile.",
+        f"# {format_count(i.rows, 'row')} ({proposal.meaning} each): {_parts(i)}; about {i.tokens.at[50]} tokens in "
+        f"the middle, {i.tokens.at[95]} at the 95th percentile.",
         *(f"# {finding.weight}: {finding.text} {finding.remedy}" for finding in i.findings),
         f"# {forecast_line(proposal)}",
         *(f"# {change}" for change in proposal.changes),
@@ -185,14 +185,6 @@ def forecast_line(proposal: DataProposal) -> str:
         f"{format_seconds(forecast.step.seconds.expected)} a step, {format_seconds(forecast.run.seconds.expected)} the "
         f"run{cost}."
     )
-
-
-def _check_task(task: str | None) -> None:
-    workloads = sorted({workload for parts in PARTS.values() for workload in parts.workloads})
-    if task is not None and task not in workloads:
-        raise InvalidSettings(
-            f"--task: one of {', '.join(workloads)}; found {task!r}. Nearest: {nearest(task, workloads)}."
-        )
 
 
 def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) -> tuple[RowLayout, list[DataQuestion]]:
@@ -250,25 +242,30 @@ def _data(data: DataSettings, layout: RowLayout) -> DataSettings:
     return data.model_copy(update=stated)
 
 
-def _content(source: str, workload: str, data: DataSettings, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they are written."""
+def _content(
+    source: str, workload: str, data: DataSettings, sections: Mapping[str, Any], parts: Sequence[str]
+) -> dict[str, Any]:
+    """The settings as they are written, without shares of the `parts` that the data bring."""
     name = source.rstrip("/").rpartition("/")[2].split(".")[0] or "run"
     stated = {key: value for key, value in data.model_dump().items() if key in ("source", "format", "fields")}
     if "label" in data.fields:
         stated["labels"] = data.labels
         if data.labels == "several" and data.label_separator != "|":
             stated["label_separator"] = data.label_separator
-    stated |= {"validation": data.validation, "test": data.test}
+    own = {"validation": "val", "test": "test"}
+    stated |= {name: getattr(data, name) for name, part in own.items() if part not in parts}
     if data.repair:
         stated["repair"] = list(data.repair)
     content = {"name": name, "workload": workload, "model": sections["model"], "data": stated}
     return content | {key: value for key, value in sections.items() if key != "model"}
 
 
-def _choice(model: str | None, workload: str, inspection: Inspection, device: Device) -> ModelChoice:
+def _choice(
+    model: str | None, workload: str, inspection: Inspection, device: Device, *, is_text: bool = False
+) -> ModelChoice:
     """The user's model, or one that fits the device and the data."""
     if model is None:
-        return choose_model(workload, inspection, device)
+        return choose_model(workload, inspection, device, packs=is_text and workload == "causal-lm")
     config = model_config(MINILM_ROW if model.lower() == MINILM else model, {}, "sdpa")
     longest = maximum_length(config) or LONGEST
     rows = [row for row in architectures() if model.lower() in (row.name, *row.aliases)]
@@ -291,7 +288,7 @@ def _sections(
 ) -> Mapping[str, Any]:
     """Sections of settings for another workload than the default, with the user's model where that can learn it."""
     stated = model if model is not None and model_kind(workload) == model_kind(default) else None
-    choice = _choice(stated, workload, inspection, device)
+    choice = _choice(stated, workload, inspection, device, is_text=is_text)
     if any(isinstance(row, AnsweredRow) and not row.is_plain for row in rows):
         network = ModelSettings(name=choice.name, config=dict(choice.config))
         count = count_chats(Settings(name="x", workload=workload, model=network), rows)
@@ -364,4 +361,6 @@ def _yaml_lines(content: Mapping[str, Any], proposal: DataProposal, prefix: str)
 
 
 def _parts(inspection: Inspection) -> str:
-    return ", ".join(f"{count:,} {part}" for part, count in inspection.parts.items())
+    own = " and ".join(part for part in inspection.stated_parts if part != "train")
+    counts = ", ".join(f"{count:,} {part}" for part, count in inspection.parts.items())
+    return f"{counts} ({own} as the data say)" if own else counts

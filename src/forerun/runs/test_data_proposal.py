@@ -176,6 +176,15 @@ def test_a_split_with_a_word_for_no_part_is_a_question_with_its_default_marked(t
     assert "Default: split: none" in question
 
 
+def test_a_share_is_not_written_for_a_part_that_the_data_bring(tmp_path):
+    parts = ["train"] * 8 + ["test", "train"]
+    proposal = proposal_of(tmp_path, [{**row, "split": parts[n % 10]} for n, row in enumerate(LABELLED)])
+    data = proposal.content["data"]
+    assert "test" not in data
+    assert data["validation"] == 0.1
+    assert " 30 test (test as the data say)" in yaml_text(proposal, "x")
+
+
 def test_weights_of_a_local_folder_are_counted(tmp_path):
     """A small model is trained whole, and nobody is told of weights that it does not have."""
     from transformers import GPT2Config, GPT2LMHeadModel

@@ -52,6 +52,8 @@ WIDE = re.compile("[\u2e80-\uffef\U00020000-\U0003ffff]")
 """Letters of Chinese, Japanese and Korean, among others."""
 WIDE_CHARACTERS = 2.7
 """Those that such a letter counts for: 0.68 tokens of Chinese, under 2,048 byte pairs (2026-11-28)."""
+FAR_LONGER = 50
+"""Times the 95th percentile of characters from which a row is named."""
 MOST_LABELS = 50
 """Labels that are listed; all are counted."""
 OTHER_COLUMNS, MOST_VALUES = 8, 200_000
@@ -211,9 +213,15 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     are_alike = layout.format == UNPAIRED and len(label_counts) < 2
     counts, tools = label_counts if has_classes or are_alike else None, tally.tools
+    longest = _far_longer(np.asarray(tally.characters), inspection.characters.at[95])
     dates = {"dated": tally.dated, "day_first": tally.day_first}
-    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, **dates)
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, longest=longest, **dates)
     return inspection.model_copy(update={"findings": findings})
+
+
+def _far_longer(characters: NDArray, usual: int) -> list[int]:
+    """Numbers, from 1 and in the order in which they are read, of rows far longer than nearly all."""
+    return [int(place) + 1 for place in np.flatnonzero(characters > FAR_LONGER * max(usual, 1))]
 
 
 def _near(tally: _Tally, split: HeldOutSplit, places: Sequence[int], hashes: NDArray) -> tuple[int, int]:
