@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -51,6 +52,37 @@ def test_a_file_of_data_becomes_settings_with_a_forecast_that_forecast_reads(rev
     assert document["inspection"]["rows"] == 120
     peak = json.loads(forecast.stdout)["memory"]["device_bytes"]
     assert document["forecast"]["device_bytes"] == peak
+
+
+@pytest.mark.medium
+def test_a_file_for_a_gpu_names_the_flag_that_runs_it_without_one(reviews):
+    run = CliRunner()
+    run.invoke(command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False)
+    with pytest.raises(InvalidSettings, match="fp16-mixed is for GPUs") as refusal:
+        run.invoke(command_line(), ["run", "run.yaml"], catch_exceptions=False)
+    flag = re.search(r"add (--set precision=\S+) to the command", str(refusal.value))
+    assert flag is not None
+    command = ["forecast", "run.yaml", "--gpu", "cpu", *flag.group(1).split(), "--json"]
+    assert json.loads(run.invoke(command_line(), command, catch_exceptions=False).stdout)["memory"]
+
+
+@pytest.mark.medium
+def test_what_stops_a_run_is_said_in_place_of_the_next_command(reviews):
+    reviews.write_text(reviews.read_text().replace(",bad", ",good"))
+    result = CliRunner().invoke(
+        command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--task", "sequence-classification"],
+        catch_exceptions=False,
+    )  # fmt: skip
+    last = " ".join(result.output.split()).rpartition("Wrote")[2]
+    assert "First, before a run is worth it: All rows (120) have the label 'good'" in last
+    assert last.endswith("Then: forerun init again")
+    assert "1 label" in result.output
+    assert "1 labels" not in result.output
+
+
+def test_another_task_is_refused_before_the_data_are_read(reviews):
+    with pytest.raises(InvalidSettings, match="found 'foo'"):
+        CliRunner().invoke(command_line(), ["init", "no such file", "--task", "foo"], catch_exceptions=False)
 
 
 def test_a_file_is_not_replaced_unasked(reviews):

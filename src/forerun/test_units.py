@@ -34,3 +34,7 @@ def test_rates_and_percent():
     assert units.format_flops_per_second(80e9) == "80.0 GFLOP/s"
     assert units.format_bytes_per_second(1555e9) == "1,555 GB/s"
     assert units.format_percent(-0.1234, signed=True) == "-12.3 %"
+
+
+def test_one_of_a_thing_is_no_plural():
+    assert [units.format_count(count, "row") for count in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]

@@ -54,6 +54,11 @@ def format_percent(fraction: float, signed: bool = False) -> str:
     return f"{fraction * 100:+.1f} %" if signed else f"{fraction * 100:.1f} %"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Number and noun, `1 row` and `1,200 rows`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _three_digits(value: float) -> str:
     size = abs(value)
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"

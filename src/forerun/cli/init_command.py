@@ -30,6 +30,10 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Look at DATA, and write settings for training on it with the forecast beside it."""
+    from forerun.data.own.formats import require_workload
+
+    require_workload(task)  # before anything that takes seconds
+
     from rich.console import Console
 
     from forerun.api import find_device, forecast_settings
@@ -78,7 +82,10 @@ def _show(proposal: "DataProposal", data: str, to: Path) -> None:
         console.print(
             Text(f"Question ({question.setting}): {question.text} Default: {question.default}"), soft_wrap=True
         )
-    console.print(Text(f"Wrote {to}. Next: forerun forecast {to}, then forerun run {to}"), soft_wrap=True)
+    stop = next((finding for finding in proposal.inspection.findings if finding.weight == "stop"), None)
+    first = "" if stop is None else f"First, before a run is worth it: {stop.text} {stop.remedy} "
+    then = "forerun init again" if stop else f"forerun forecast {to}, then forerun run {to}"
+    console.print(Text(f"Wrote {to}. {first}{'Then' if stop else 'Next'}: {then}"), soft_wrap=True)
 
 
 def _document(proposal: "DataProposal", to: Path) -> dict:

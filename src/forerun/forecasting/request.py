@@ -102,12 +102,14 @@ def require_precision(settings: Settings, device: Device) -> None:
         other = "fp16" + precision[4:] if device.kind == "cuda" else "fp32"
         raise InvalidSettings(
             f"precision: {precision} needs bfloat16 in hardware (compute capability 8.0 or more, or a CPU with "
-            f"avx512_bf16 or amx_bf16); {device.name} has none. Set precision to {other}."
+            f"avx512_bf16 or amx_bf16); {device.name} has none. Set precision to {other} (add --set "
+            f"precision={other} to the command)."
         )
     if precision in FP16 and device.kind == "cpu":
+        other = "bf16-mixed" if device.has_bf16 else "fp32"
         raise InvalidSettings(
             f"precision: {precision} is for GPUs; found {device.name}. "
-            f"Set precision to {'bf16-mixed' if device.has_bf16 else 'fp32'}."
+            f"Set precision to {other} (add --set precision={other} to the command)."
         )
     if settings.optimizer.name == "muon" and device.kind == "cuda" and not device.has_bf16:
         raise InvalidSettings(  # torch/optim/_muon.py:55 (2.13) casts every gradient to bfloat16

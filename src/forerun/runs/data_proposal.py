@@ -7,17 +7,17 @@ answers it, with the default marked.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from forerun.data.own.columns import Row, value_at
 from forerun.data.own.flag_columns import with_flags
-from forerun.data.own.format_parts import PARTS, Proposal
-from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, with_header
+from forerun.data.own.format_parts import Proposal
+from forerun.data.own.formats import SAMPLE_ROWS, UNPAIRED, RowLayout, recognise, require_workload, with_header
 from forerun.data.own.inspection import inspect
 from forerun.data.own.inspection_record import ChatCount, Inspection
 from forerun.data.own.labels import label_kind, separator_of
@@ -25,20 +25,24 @@ from forerun.data.own.listed_texts import each_text
 from forerun.data.own.marked_answers import with_marks
 from forerun.data.own.message_trees import with_trees
 from forerun.data.own.repairs import MEANINGS, Repairs
-from forerun.data.own.row_kinds import CanonicalRow
+from forerun.data.own.row_kinds import AnsweredRow, CanonicalRow
 from forerun.data.own.rows import NO_ID, row_meaning, rows_of
 from forerun.data.own.splits import UnknownPart
 from forerun.data.own.word_rows import with_sentences
-from forerun.errors import ForerunError, InvalidSettings, nearest
+from forerun.errors import ForerunError
 from forerun.hardware.catalogue import Device
 from forerun.models.build import maximum_length
 from forerun.models.catalogue import architectures, model_config
 from forerun.models.first_weights import MINILM, is_from_scratch
 from forerun.records import Forecast
+from forerun.runs.data_answers import DATA_KEYS, complete
 from forerun.runs.data_questions import (
+    OFFERED,
     DataQuestion,
     direction_of,
     header_of,
+    inline,
+    more_than_offered,
     of_divided,
     of_tools,
     other_meanings,
@@ -49,12 +53,13 @@ from forerun.runs.first_settings import (
     ModelChoice,
     choose_model,
     first_settings,
+    model_kind,
     new_head,
     unpaired_settings,
 )
 from forerun.settings.load import settings_from
 from forerun.settings.schema import DataSettings, ModelSettings, Repair, Settings
-from forerun.units import format_bytes, format_seconds
+from forerun.units import format_bytes, format_count, format_seconds
 
 LEAST_BATCH = 1
 MINILM_ROW = "minilm-l6"
@@ -103,7 +108,7 @@ def propose(
         BadData: the data cannot be read, or no format is recognised.
         InvalidSettings: `task` is no workload, or none that these rows are for.
     """
-    _check_task(task)
+    require_workload(task)
     fields, questions = header_of(source)
     repairs = [word for word in get_args(Repair) if word != "tool-calls"]  # only where the chat template needs it
     every_repair = DataSettings(source=source, repair=repairs, fields=fields)
@@ -125,7 +130,7 @@ def propose(
     sampled: list[CanonicalRow] = []
     inspection, layout, split_questions = _inspect(every_repair, layout, rows, sampled)
     questions += split_questions
-    choice = _choice(model, best.workload, inspection, device)
+    choice = _choice(model, best.workload, inspection, device, is_text=layout.format == "text")
     chosen_model = ModelSettings(name=choice.name, config=dict(choice.config))
     count = count_chats(Settings(name="x", workload=best.workload, model=chosen_model), sampled)
     if count.lengths:
@@ -137,8 +142,9 @@ def propose(
         reasons |= why
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
-    content = _content(source, best.workload, stated, sections)
+    content = _content(source, best.workload, stated, sections, inspection.stated_parts)
     questions += [*_repair_questions(inspection, layout.labels == "several"), *tool_questions]
+    questions = complete(questions, content, inspection, partial(_sections, model, best.workload, device, count_chats))
     reasons |= {"workload": best.reason, "data.format": best.reason}
     meaning = "a sentence of words" if "sentence" in layout.fields else row_meaning(source)
     proposal = DataProposal(content, reasons, tuple(questions), inspection, meaning, choice.better, device.name)
@@ -150,8 +156,8 @@ def yaml_text(proposal: DataProposal, command: str) -> str:
     i = proposal.inspection
     lines = [
         f"# Written by: {command}",
-        f"# {i.rows:,} rows ({proposal.meaning} each): {_parts(i)}; about {i.tokens.at[50]} tokens in the middle, "
-        f"{i.tokens.at[95]} at the 95th percentile.",
+        f"# {format_count(i.rows, 'row')} ({proposal.meaning} each): {_parts(i)}; about {i.tokens.at[50]} tokens in "
+        f"the middle, {i.tokens.at[95]} at the 95th percentile.",
         *(f"# {finding.weight}: {finding.text} {finding.remedy}" for finding in i.findings),
         f"# {forecast_line(proposal)}",
         *(f"# {change}" for change in proposal.changes),
@@ -162,6 +168,7 @@ def yaml_text(proposal: DataProposal, command: str) -> str:
         count = len(proposal.questions)
         are = "question below is" if count == 1 else "questions below are"
         lines.append(f"# {count} {are} marked QUESTION; what is set is the default.")
+        lines.append(f"# In an answer, {', '.join(DATA_KEYS)} stand under data, all else as it is named.")
     return "\n".join([*lines, *_yaml_lines(proposal.content, proposal, "")]) + "\n"
 
 
@@ -180,21 +187,13 @@ def forecast_line(proposal: DataProposal) -> str:
     )
 
 
-def _check_task(task: str | None) -> None:
-    workloads = sorted({workload for parts in PARTS.values() for workload in parts.workloads})
-    if task is not None and task not in workloads:
-        raise InvalidSettings(
-            f"--task: one of {', '.join(workloads)}; found {task!r}. Nearest: {nearest(task, workloads)}."
-        )
-
-
 def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) -> tuple[RowLayout, list[DataQuestion]]:
     """How rows are read, and what about it is not certain."""
     questions = []
     if not best.is_certain:
-        others = tuple(_alternative(p, best, rows) for p in proposals[1:4])
-        default = f"format: {best.format}, fields: {_inline(dict(best.fields))}"
-        text = f"what are the rows? By the columns alone: {best.reason}"
+        others = tuple(_alternative(p) for p in proposals[1 : 1 + OFFERED])
+        default = f"format: {best.format}, fields: {inline(dict(best.fields))}"
+        text = f"what are the rows? By the columns alone: {best.reason}{more_than_offered(proposals[1:])}"
         questions.append(DataQuestion("data.format", text, default, others))
     column = best.fields.get("label")
     if column is None:
@@ -211,14 +210,12 @@ def _layout(best: Proposal, proposals: Sequence[Proposal], rows: Sequence[Row]) 
     return RowLayout(best.format, best.fields, guess.kind, separator), questions
 
 
-def _alternative(proposal: Proposal, best: Proposal, rows: Sequence[Row]) -> str:
-    """Settings of another reading of the rows, `labels` among them where the default has other ones."""
-    ours, other = (p.fields.get("label") for p in (best, proposal))
-    labels = ""
-    if ours is not None and other is not None:
-        kinds = [label_kind([value_at(row, column) for row in rows], "|", column).kind for column in (ours, other)]
-        labels = f", labels: {kinds[1]}" if kinds[0] != kinds[1] else ""
-    return f"format: {proposal.format}, fields: {_inline(dict(proposal.fields))}{labels} ({proposal.reason})"
+def _alternative(proposal: Proposal) -> str:
+    """Settings of another reading of the rows."""
+    return (
+        f"workload: {proposal.workload}, format: {proposal.format}, fields: {inline(dict(proposal.fields))} "
+        f"({proposal.reason})"
+    )
 
 
 def _inspect(
@@ -245,25 +242,30 @@ def _data(data: DataSettings, layout: RowLayout) -> DataSettings:
     return data.model_copy(update=stated)
 
 
-def _content(source: str, workload: str, data: DataSettings, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they are written."""
+def _content(
+    source: str, workload: str, data: DataSettings, sections: Mapping[str, Any], parts: Sequence[str]
+) -> dict[str, Any]:
+    """The settings as they are written, without shares of the `parts` that the data bring."""
     name = source.rstrip("/").rpartition("/")[2].split(".")[0] or "run"
     stated = {key: value for key, value in data.model_dump().items() if key in ("source", "format", "fields")}
     if "label" in data.fields:
         stated["labels"] = data.labels
         if data.labels == "several" and data.label_separator != "|":
             stated["label_separator"] = data.label_separator
-    stated |= {"validation": data.validation, "test": data.test}
+    own = {"validation": "val", "test": "test"}
+    stated |= {name: getattr(data, name) for name, part in own.items() if part not in parts}
     if data.repair:
         stated["repair"] = list(data.repair)
     content = {"name": name, "workload": workload, "model": sections["model"], "data": stated}
     return content | {key: value for key, value in sections.items() if key != "model"}
 
 
-def _choice(model: str | None, workload: str, inspection: Inspection, device: Device) -> ModelChoice:
+def _choice(
+    model: str | None, workload: str, inspection: Inspection, device: Device, *, is_text: bool = False
+) -> ModelChoice:
     """The user's model, or one that fits the device and the data."""
     if model is None:
-        return choose_model(workload, inspection, device)
+        return choose_model(workload, inspection, device, packs=is_text and workload == "causal-lm")
     config = model_config(MINILM_ROW if model.lower() == MINILM else model, {}, "sdpa")
     longest = maximum_length(config) or LONGEST
     rows = [row for row in architectures() if model.lower() in (row.name, *row.aliases)]
@@ -272,6 +274,27 @@ def _choice(model: str | None, workload: str, inspection: Inspection, device: De
     is_new = is_from_scratch(scratch)
     has_new_head, why = (False, "") if is_new else new_head(model.lower(), workload)
     return ModelChoice(model, {}, parameters, longest, f"as asked by --model{why}", "", is_new, has_new_head)
+
+
+def _sections(
+    model: str | None,
+    default: str,
+    device: Device,
+    count_chats: ChatCounter,
+    workload: str,
+    inspection: Inspection,
+    rows: Sequence[CanonicalRow],
+    is_text: bool,
+) -> Mapping[str, Any]:
+    """Sections of settings for another workload than the default, with the user's model where that can learn it."""
+    stated = model if model is not None and model_kind(workload) == model_kind(default) else None
+    choice = _choice(stated, workload, inspection, device, is_text=is_text)
+    if any(isinstance(row, AnsweredRow) and not row.is_plain for row in rows):
+        network = ModelSettings(name=choice.name, config=dict(choice.config))
+        count = count_chats(Settings(name="x", workload=workload, model=network), rows)
+        if count.lengths:
+            inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
+    return first_settings(workload, choice, inspection, device, is_text)[0]
 
 
 def _stored_parameters(model: str) -> int:
@@ -333,17 +356,11 @@ def _yaml_lines(content: Mapping[str, Any], proposal: DataProposal, prefix: str)
             lines += [f"{indent}{key}:", *_yaml_lines(value, proposal, f"{path}.")]
         else:
             reason = proposal.reasons.get(path)
-            lines.append(f"{indent}{key}: {_inline(value)}{f'  # {reason}' if reason else ''}")
+            lines.append(f"{indent}{key}: {inline(value)}{f'  # {reason}' if reason else ''}")
     return lines
 
 
-def _inline(value: Any) -> str:
-    """A value as YAML on one line."""
-    if isinstance(value, float):
-        return f"{value:.1e}" if value < 1e-2 else repr(value)
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")
-
-
 def _parts(inspection: Inspection) -> str:
-    return ", ".join(f"{count:,} {part}" for part, count in inspection.parts.items())
+    own = " and ".join(part for part in inspection.stated_parts if part != "train")
+    counts = ", ".join(f"{count:,} {part}" for part, count in inspection.parts.items())
+    return f"{counts} ({own} as the data say)" if own else counts

@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from forerun.data.own.columnar import is_arrow_folder
 from forerun.data.own.columns import Column, Row, columns_of, is_empty, value_at
@@ -37,6 +40,8 @@ ASKED_LINES = {
 REASONINGS = (*REASONING, "cot", "chain_of_thought", "rationale", "complex_cot", "thoughts")
 SHOWN = 3
 """Folders and columns named in a question."""
+OFFERED = 8
+"""Readings of the rows that are offered, the likeliest first; how many more there are is said."""
 MOST_SHOWN = 60
 """Characters of a text in a question."""
 MOST_WORDS = 1.5
@@ -52,6 +57,14 @@ class DataQuestion:
     text: str
     default: str
     others: tuple[str, ...]
+
+
+def inline(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, float):
+        return f"{value:.1e}" if value < 1e-2 else repr(value)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def header_of(source: str) -> tuple[dict[str, str], list[DataQuestion]]:
@@ -148,7 +161,7 @@ def direction_of(best: Proposal) -> list[DataQuestion]:
         return []
     source, target = best.fields["source"], best.fields["target"]
     text = f"is {source} translated into {target}? The names of the columns do not say; the first is the source."
-    other = f"fields: {{source: {target}, target: {source}}}"
+    other = f"fields: {inline({'source': target, 'target': source})}"
     return [DataQuestion("data.fields", text, f"source: {source}, target: {target}", (other,))]
 
 
@@ -206,7 +219,7 @@ def _of_another_text(best: Proposal, columns: Mapping[str, Column]) -> list[Data
         return []
     fields = pairs[0].fields
     text = f"is {fields['text']} the whole text? {pairs[0].reason}"
-    other = f"both are: fields: {{text: {fields['text']}, pair: {fields['pair']}, label: {fields['label']}}}"
+    other = f"both are: fields: {inline(dict(fields))}"
     return [DataQuestion("data.fields", text, f"text: {fields['text']}, it is", (other,))]
 
 
@@ -221,7 +234,7 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
         "only good ones: give a file without the others; pairs of a good and a bad answer are learned as preference"
     ]
     if column.are_flags:
-        fields = _inline({**_unpaired_fields(best.fields), "desirable": column.name})
+        fields = inline({**_unpaired_fields(best.fields), "desirable": column.name})
         how = f"workload: preference, format: {UNPAIRED}, fields: {fields}, preference: {{loss: kto}}"
         others.append(f"good ones are to become likelier and bad ones less likely: {how}")
     asks, *answers = (best.fields[part] for part in PARTS[best.format].required)
@@ -232,7 +245,7 @@ def _of_verdicts(best: Proposal, columns: Mapping[str, Column]) -> list[DataQues
 
 def _which_are_good(asks: str, answers: str, verdict: Column) -> str:
     """The settings that learn to tell good answers from bad ones."""
-    fields = _inline({"text": asks, "pair": answers, "label": verdict.name})
+    fields = inline({"text": asks, "pair": answers, "label": verdict.name})
     kind = "" if verdict.are_flags else ", labels: number"
     return f"which are good: workload: sequence-classification, format: labelled, fields: {fields}{kind}"
 
@@ -241,10 +254,6 @@ def _unpaired_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """The parts of a chat, or of a question and an answer, by their names beside a verdict."""
     names = {"messages": "prompt", "conversations": "prompt", "instruction": "prompt", "output": "completion"}
     return {names.get(part, part): column for part, column in fields.items()}
-
-
-def _inline(fields: Mapping[str, str]) -> str:
-    return f"{{{', '.join(f'{part}: {column}' for part, column in fields.items())}}}"
 
 
 def _of_desirable(best: Proposal, columns: Mapping[str, Column]) -> list[DataQuestion]:
@@ -266,7 +275,7 @@ def _of_desirable(best: Proposal, columns: Mapping[str, Column]) -> list[DataQue
         f"(KTO)?"
     )
     others[:0] = [
-        f"all are learned alike: workload: causal-lm, format: {alike}, fields: {_inline(own)}, without preference",
+        f"all are learned alike: workload: causal-lm, format: {alike}, fields: {inline(own)}",
         "only good ones are learned: give a file without the others, and ask forerun init again",
     ]
     return [DataQuestion("workload", text, "they are", tuple(others))]
@@ -343,29 +352,38 @@ def _of_labels(best: Proposal, rows: Sequence[Row], columns: Mapping[str, Column
     beside = labelled_by_values(columns, own)
     if not beside:
         return _of_unread(own, rows, columns)
-    text = f"is the text alone to be learned? {beside[0].reason}"
+    text = f"is the text alone to be learned? {beside[0].reason}{more_than_offered(beside)}"
     others = tuple(
-        f"workload: {p.workload}, format: labelled, fields: {{text: {p.fields['text']}, label: {p.fields['label']}}}"
-        for p in beside[:SHOWN]
+        f"workload: {p.workload}, format: labelled, fields: {inline(dict(p.fields))}" for p in beside[:OFFERED]
     )
     return [DataQuestion("data.format", text, "text alone", others)]
 
 
+def more_than_offered(proposals: Sequence[Proposal]) -> str:
+    """What a question says of readings that it does not offer; empty where it offers all."""
+    left = [", ".join(p.fields.values()) for p in proposals[OFFERED:]]
+    if not left:
+        return ""
+    are = "is 1 more reading" if len(left) == 1 else f"are {len(left):,} more readings"
+    return f" There {are} of {'; '.join(left[:SHOWN])}{'; …' if len(left) > SHOWN else ''}."
+
+
 def _of_unread(own: str, rows: Sequence[Row], columns: Mapping[str, Column]) -> list[DataQuestion]:
-    """A column of amounts that are no numbers as they are written, or of lists, beside a text."""
+    """A column of amounts that are no numbers as they are written, or of lists, beside a text; dates are a finding."""
     for column in columns.values():
         values = [value for row in rows if not is_empty(value := row.get(column.name))]
-        are_amounts = column.kind == "text" and all_amounts([str(value) for value in values])
+        are_amounts = column.kind == "text" and not column.are_dates and all_amounts([str(value) for value in values])
         is_structure = column.kind in ("mixed", "texts", "mapping") and "." not in column.name
         is_longer = sum(len(str(value)) for value in values) > len(rows) * columns[own].mean_length
         if column.name == own or not values or not (are_amounts or (is_structure and is_longer)):
             continue
         other = "write it into columns of texts, numbers or names of classes, and ask forerun init again"
+        what = "no format that is read"
         if are_amounts:
+            what = "amounts that are not read as numbers"
             other = "write plain numbers such as 1180.5, and ask forerun init again: they are learned as a number"
         text = f"shall the column {column.name!r} not be learned? Its values, such as {str(values[0])[:40]!r}, are "
-        text += "amounts that are not read as numbers." if are_amounts else "no format that is read."
-        return [DataQuestion("data.format", text, "text alone", (other,))]
+        return [DataQuestion("data.format", f"{text}{what}.", "text alone", (other,))]
     return []
 
 

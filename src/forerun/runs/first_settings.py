@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.data.own.inspection_record import DESIRABLE, UNDESIRABLE, Inspection
+from forerun.data.own.inspection_record import DESIRABLE, ROOM, UNDESIRABLE, Inspection
 from forerun.hardware.catalogue import Device
 from forerun.models.catalogue import hub_id, hub_is_reachable
 from forerun.models.minilm import minilm_is_installed
@@ -26,8 +26,6 @@ from forerun.units import GIB, GIGA, MEGA
 ENCODERS = ("sequence-classification", "token-classification", "masked-lm", "embedding")
 SHORTEST, ROUNDED_TO = 16, 8
 """Tokens."""
-ROOM = 1.1
-"""Lengths are estimated from characters or counted on a sample, and special tokens come on top."""
 SCRATCH_FACTOR = 2
 """Tokens of a small vocabulary that is learned here, to characters / 4: 500 have 2.08 bytes each (2026-11-26)."""
 PACKED_LENGTH = 256
@@ -87,6 +85,11 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
         Candidate("xlm-roberta-base", 278_043_648, 512, 12, "any"),
         Candidate("minilm", 22_713_216, 512, 0, "English", fills_masks=False),
     ),
+    "sentence-encoder": (
+        Candidate("multilingual-e5-large", 559_890_432, 512, 16, "any", fills_masks=False),
+        Candidate("all-mpnet-base-v2", 109_484_928, 512, 8, "English", fills_masks=False),
+        Candidate("minilm", 22_713_216, 512, 0, "English", fills_masks=False),
+    ),
     "decoder": (
         Candidate("qwen2.5-7b", 7_615_616_512, 4096, 40, "any"),
         Candidate("qwen2.5-1.5b", 1_543_714_304, 4096, 12, "any"),
@@ -95,20 +98,27 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     ),
     "seq2seq": (Candidate("t5-base", 222_903_552, 512, 12, "any"), Candidate("t5-small", 60_506_624, 512, 0, "any")),
 }
-"""What reads one language well, then what reads any; largest first."""
+"""What reads one language well, then what reads any; largest first. Sentence encoders have learned to compare texts."""
 
 
 def choose_model(
-    workload: str, inspection: Inspection, device: Device, can_be_had: Callable[[str], bool] | None = None
+    workload: str,
+    inspection: Inspection,
+    device: Device,
+    can_be_had: Callable[[str], bool] | None = None,
+    *,
+    packs: bool = False,
 ) -> ModelChoice:
-    """The model to begin with for a workload, the data and a device."""
+    """The model to begin with for a workload, the data and a device; `packs` where no row of plain text is cut."""
     can_be_had = can_be_had or is_available
-    kind = "encoder" if workload in ENCODERS else "seq2seq" if workload == "seq2seq-lm" else "decoder"
+    kind = model_kind(workload)
     language = _language(inspection)
+    is_whole = packs or workload == "masked-lm"
+    tokens = inspection.rows * (inspection.tokens.mean if is_whole else inspection.tokens.cut_mean)
     memory_gib = 0.0 if device.kind == "cpu" else device.memory_bytes / GIB
     fitting = [
         candidate
-        for candidate in CANDIDATES[kind]
+        for candidate in CANDIDATES["sentence-encoder" if workload == "embedding" else kind]
         if candidate.memory_gib <= memory_gib * 1.05 and _reads(candidate, language)
     ]
     here = next((candidate for candidate in fitting if can_be_had(candidate.name)), None)
@@ -116,12 +126,12 @@ def choose_model(
     if here is None:
         if best is None:
             why = f"since init knows no pretrained model on {device.name} for texts like these"
-            return _from_scratch(kind, inspection, "", why)
+            return _from_scratch(kind, tokens, "", why)
         better = f"{best.name}, when online or with its wheel or files here"
         shipped = next((candidate.name for candidate in fitting if is_smollm2(candidate.name)), None)
         if shipped is not None and (missing := missing_reader()):
             better = f"{shipped}: {missing}" + ("" if best.name == shipped else f"; or {better}")
-        return _from_scratch(kind, inspection, better)
+        return _from_scratch(kind, tokens, better)
     better = "" if best is None or best is here else f"{best.name}, when online"
     where = "the largest" if best is here else "the largest installed"
     reason = (
@@ -131,6 +141,11 @@ def choose_model(
         reason += f"; it learned from texts in {here.knows}, which these are not"
     needs_head, why = new_head(here.name, workload)
     return ModelChoice(here.name, {}, here.parameters, here.longest, reason + why, better, needs_head=needs_head)
+
+
+def model_kind(workload: str) -> str:
+    """What kind of network learns a workload: a key of `CANDIDATES`."""
+    return "encoder" if workload in ENCODERS else "seq2seq" if workload == "seq2seq-lm" else "decoder"
 
 
 def new_head(name: str, workload: str) -> tuple[bool, str]:
@@ -247,10 +262,8 @@ def _rate(choice: ModelChoice, adapts: bool) -> tuple[float, str]:
     return (1e-4, "usual for small pretrained models") if choice.parameters < 5e7 else (2e-5, "usual for fine-tuning")
 
 
-def _from_scratch(
-    kind: str, inspection: Inspection, better: str, why: str = "since no pretrained model is here"
-) -> ModelChoice:
-    tokens = inspection.tokens.mean * inspection.rows
+def _from_scratch(kind: str, tokens: float, better: str, why: str = "since no pretrained model is here") -> ModelChoice:
+    """A network sized by the tokens that training sees."""
     _, width, blocks, vocabulary = next(size for size in reversed(SCRATCH_SIZES) if tokens >= size[0])
     longest = 1024 if kind == "decoder" else 512
     heads = width // 32

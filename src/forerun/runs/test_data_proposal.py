@@ -75,14 +75,17 @@ def test_rows_that_could_be_two_things_are_a_question(tmp_path):
     assert proposal.content["data"]["format"] == "prompt-completion"
     written = yaml_text(proposal, "x")
     assert "# QUESTION: what are the rows?" in written
-    assert "or: format: pairs, fields: {anchor: question, positive: answer}" in written
+    answer = "or: workload: embedding, format: pairs, fields: {anchor: question, positive: answer}, model: {name: "
+    assert answer in written
 
 
 def test_another_label_column_comes_with_what_it_holds(tmp_path):
     rows = [{"Title": text(n), "Tags": [["a"], ["a", "b"]][n % 2], "Score": n - 9} for n in range(120)]
     (question,) = proposal_of(tmp_path, rows).questions
     assert question.default == "format: labelled, fields: {text: Title, label: Score}"
-    assert question.others[0].startswith("format: labelled, fields: {text: Title, label: Tags}, labels: several (")
+    assert question.others[0].startswith(
+        "workload: sequence-classification, format: labelled, fields: {text: Title, label: Tags}, labels: several ("
+    )
 
 
 def test_a_task_decides(tmp_path):
@@ -171,6 +174,15 @@ def test_a_split_with_a_word_for_no_part_is_a_question_with_its_default_marked(t
     question = next(line for line in written.splitlines() if "# QUESTION:" in line)
     assert "'split' says 'prompt'" in question
     assert "Default: split: none" in question
+
+
+def test_a_share_is_not_written_for_a_part_that_the_data_bring(tmp_path):
+    parts = ["train"] * 8 + ["test", "train"]
+    proposal = proposal_of(tmp_path, [{**row, "split": parts[n % 10]} for n, row in enumerate(LABELLED)])
+    data = proposal.content["data"]
+    assert "test" not in data
+    assert data["validation"] == 0.1
+    assert " 30 test (test as the data say)" in yaml_text(proposal, "x")
 
 
 def test_weights_of_a_local_folder_are_counted(tmp_path):

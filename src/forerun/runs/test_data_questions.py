@@ -57,9 +57,9 @@ def test_whether_bad_answers_are_to_become_less_likely_is_asked():
     (question,) = questions([{"prompt": t, "completion": t[::-1], "label": n % 2} for n, t in enumerate(TEXTS)])
     assert (question.setting, question.default) == ("workload", "they are")
     assert "the column 'label' says no" in question.text
-    assert "format: prompt-completion, fields: {prompt: prompt, completion: completion}, with" in question.others[0]
+    assert "format: prompt-completion, fields: {prompt: prompt, completion: completion}" in question.others[0]
     (question,) = questions([{"messages": chat, "kto_tag": n % 2 > 0} for n, chat in enumerate(chats)])
-    assert "format: messages, fields: {messages: messages}, without preference" in question.others[0]
+    assert "format: messages, fields: {messages: messages}" in question.others[0]
     rows = [{"instruction": t, "input": "", "output": t[::-1], "kto_tag": n % 2} for n, t in enumerate(TEXTS)]
     (question,) = questions(rows)
     assert "format: alpaca, fields: {instruction: instruction, output: output, input: input}" in question.others[0]

@@ -123,6 +123,27 @@ def test_precision_follows_the_device_and_large_models_get_adapters(tmp_path):
         assert sections["batch"]["padding"] == "packed"
 
 
+def test_embeddings_begin_with_a_model_that_compares_texts(tmp_path):
+    """Where MiniLM is here, roberta-base was named as better: no sentence encoder."""
+    inspection = look(tmp_path)
+    here = choose_model("embedding", inspection, T4, lambda name: name == "minilm")
+    assert (here.name, here.better) == ("minilm", "all-mpnet-base-v2, when online")
+    assert choose_model("embedding", inspection, CPU, lambda name: name == "minilm").better == ""
+    labels = choose_model("sequence-classification", inspection, T4, lambda name: name == "minilm")
+    assert labels.better == "roberta-base, when online"
+
+
+def test_a_network_is_sized_by_what_training_sees(tmp_path):
+    inspection = look(tmp_path)
+    long = inspection.tokens.model_copy(update={"mean": 9e6, "mean_when_cut": inspection.tokens.mean})
+    outlier = inspection.model_copy(update={"tokens": long})
+    assert choose_model("sequence-classification", outlier, CPU, lambda name: False).config == (
+        choose_model("sequence-classification", inspection, CPU, lambda name: False).config
+    )
+    packed = choose_model("causal-lm", outlier, CPU, lambda name: False, packs=True)
+    assert packed.config["n_embd"] == 256
+
+
 def test_candidates_are_in_the_catalogue():
     from forerun.models.catalogue import architecture
 

@@ -156,7 +156,7 @@ class _Reader:
     def labels(self) -> tuple[str, ...]:
         value, kind = self.value("label"), self._layout.labels
         if kind == "number" and number_of(value) is None:
-            raise self._fault("label", "a number", value)
+            raise self._fault("label", "a number", value, " If labels are names of classes, set data.labels to one.")
         if kind == "one" and isinstance(value, list | tuple | Mapping):
             raise self._fault("label", "one label (several: data.labels)", value)
         labels = labels_of(value, kind, self._layout.separator)
@@ -379,13 +379,14 @@ class _Reader:
             raise self._fault(part, "a text in each place of the list", value)
         return tuple(self._whole(part, label_name(item)) for item in value)
 
-    def _fault(self, part: str, rule: str, value: Any) -> BadData:
+    def _fault(self, part: str, rule: str, value: Any, remedy: str = "") -> BadData:
         column = self._layout.fields[part]
         actual = "nothing" if value is None else repr(value)
         actual = actual if len(actual) <= 120 else f"{actual[:120]}…"
         return BadData(
             f"{self._where}: the column {column!r} ({part} of {self._layout.format}) holds {rule}; found {actual}."
             f"{_columns_if_missing(column, self._row)} Correct the row, or name another column in data.fields.{part}."
+            + remedy
         )
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,10 @@ GROUPED = re.compile(r"\s*[+-]?\d{1,3}(?:(?:\.\d{3})+,|(?:,\d{3})+\.|(?:[ \xa0\u
 NUMBER_WORDS = {"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"}
 EMPTY_WORDS = {"nan", "<na>", "#n/a", "#na"}
 """Words that programs write for an empty cell (pandas, R, Excel): no label is called so."""
+DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([T ].*)?")
+"""A day, as programs and people write it, perhaps with a time."""
+MOSTLY = 0.9
+"""Share of dates, or of amounts, from which a column is one of them."""
 MOST_CLASS_NUMBERS = 20
 FIRST = ".0"
 """End of a column's name that means the first of a list."""
@@ -67,6 +71,8 @@ class Column:
     """Whether every row that has a value says yes or no: 1 or 0, true or false."""
     are_spans: bool = False
     """Whether all its values name places in a text and what they are."""
+    are_dates: bool = False
+    """Whether nearly all its values are dates."""
     are_parts: bool = False
     """Whether every row has a word for a part of the data, `train`, `dev`, `test`, and training is among them."""
 
@@ -210,9 +216,16 @@ def _column(name: str, values: Sequence[Any], raw: Sequence[Any]) -> Column:
         has_tools=any(map(are_tools, present)),
         is_message=bool(present) and all(isinstance(value, Mapping) and content_of(value) for value in present),
         are_spans=bool(present) and all(spans_of(value) is not None for value in present),
+        are_dates=bool(present) and all_dates([value for value in present if isinstance(value, str)], len(present)),
         are_parts=len(words) == len(values) and _are_parts(words),
         are_flags=bool(words) and all(word in (*YES, *NO, *EMPTY_WORDS) for word in words),
     )
+
+
+def all_dates(texts: Collection[str], of: int | None = None) -> bool:
+    """Whether nearly all texts, or nearly all `of` values, are dates."""
+    dates = sum(DATE.fullmatch(text.strip()) is not None for text in texts)
+    return dates > 0 and dates >= MOSTLY * (len(texts) if of is None else of)
 
 
 def _are_parts(words: Sequence[str]) -> bool:

@@ -1,9 +1,10 @@
 """What of an inspection should worry somebody, and what to do about it: sentences, worst first."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from forerun.data.own.inspection_record import DataFinding, Inspection, Weight
 from forerun.data.own.tool_columns import REMEDY
+from forerun.units import format_count
 
 FEW_ROWS, RARE = 200, 10
 UNBALANCED = 20.0
@@ -21,9 +22,12 @@ def findings_of(
     are_tags_unnamed: bool = False,
     tools: str = "",
     dated: str = "",
+    day_first: str = "",
+    longest: Sequence[int] = (),
 ) -> list[DataFinding]:
     """Findings, the gravest first; `rows_of_labels` counts the rows of every label, where rows have classes, and
-    `tools` is a sentence on tools that are not read, `dated` a column of dates."""
+    `tools` is a sentence on tools that are not read, `dated` a column of dates; `day_first`
+    one whose dates do not begin with the year; `longest` are numbers of rows far longer than nearly all."""
     findings = [*([] if rows_of_labels is None else _labels(i, rows_of_labels)), *_leaks(i), *_contents(i)]
     if are_tags_unnamed:
         text = "tags are numbers without names: scored are single words, whose most frequent tag counts as outside."
@@ -35,6 +39,15 @@ def findings_of(
         text = f"the column {dated!r} holds dates, and rows are drawn into parts without regard to them."
         remedy = f"To be judged by the latest rows, as a model meets them in use, set data.order_by: {dated}."
         findings.append(_finding("note", "dated", text, remedy))
+    elif day_first and not i.stated_parts:
+        text = f"the column {day_first!r} holds dates that do not begin with the year, by which rows cannot be ordered."
+        remedy = f"To be judged by the latest rows, write them as 2024-01-31 and set data.order_by: {day_first}."
+        findings.append(_finding("note", "day first", text, remedy))
+    if longest:
+        named = ", ".join(f"{number:,}" for number in longest[:SHOWN]) + (", …" if len(longest) > SHOWN else "")
+        text = f"{format_count(len(longest), 'row')} (by number {named}) of up to {i.characters.at[100]:,} characters, "
+        text += f"where 95 % of rows have at most {i.characters.at[95]:,}: all but the beginning is cut where rows are."
+        findings.append(_finding("warning", "long rows", text, "See whether each is one row, or divide it."))
     order: dict[Weight, int] = {"stop": 0, "warning": 1, "note": 2}
     return sorted(findings, key=lambda finding: order[finding.weight])
 
@@ -42,10 +55,11 @@ def findings_of(
 def _labels(i: Inspection, rows_of_labels: Mapping[str, int]) -> list[DataFinding]:
     findings = []
     if i.label_count < 2:
-        text = f"all {i.rows:,} rows have the label {next(iter(rows_of_labels), 'none')!r}: there is nothing to learn."
+        text = f"all rows ({i.rows:,}) have the label {next(iter(rows_of_labels), 'none')!r}: nothing is to be learned."
         findings.append(_finding("stop", "one class", text, "Add rows of another class."))
     for part, labels in i.unseen_labels.items():
-        text = f"{len(labels)} labels of {part} are in no training row: {', '.join(labels[:SHOWN])}."
+        are = f"{format_count(len(labels), 'label')} of {part} {'is' if len(labels) == 1 else 'are'}"
+        text = f"{are} in no training row: {', '.join(labels[:SHOWN])}."
         findings.append(_finding("warning", "unseen labels", text, "They will be wrong: add rows, or merge labels."))
     counts = list(rows_of_labels.values())
     if len(counts) > 1 and max(counts) >= UNBALANCED * min(counts):
@@ -58,10 +72,11 @@ def _labels(i: Inspection, rows_of_labels: Mapping[str, int]) -> list[DataFindin
     findings += [_finding("warning", "labels alike", text, "Write them alike if they are one.") for text in texts]
     rare = sum(count < RARE for count in counts)
     if rare:
-        text = f"{rare:,} labels have fewer than {RARE} rows."
+        text = f"{format_count(rare, 'label')} {'has' if rare == 1 else 'have'} fewer than {RARE} rows."
         findings.append(_finding("warning", "rare labels", text, "Add rows, or merge labels."))
     if i.contradictions:
-        text = f"{i.contradictions:,} texts occur with different labels."
+        occur = "occurs" if i.contradictions == 1 else "occur"
+        text = f"{format_count(i.contradictions, 'text')} {occur} with different labels."
         findings.append(_finding("warning", "contradictions", text, "Decide on one, or allow several labels."))
     for sign in i.signs:
         remedy = "A model will learn that first: balance it, or remove it from the texts."
@@ -84,14 +99,19 @@ def _leaks(i: Inspection) -> list[DataFinding]:
     findings = []
     judged = i.parts.get("val", 0) + i.parts.get("test", 0)
     if i.left_training:
-        text = f"{i.left_training:,} training rows have texts that are judged on; they are left out of training."
+        have = (
+            "has a text that is judged on; it is" if i.left_training == 1 else "have texts that are judged on; they are"
+        )
+        text = f"{format_count(i.left_training, 'training row')} {have} left out of training."
         weight = "warning" if i.left_training > 0.01 * max(judged, 1) else "note"
         findings.append(_finding(weight, "leak", text, "Nothing to do."))
     if i.left_validation:
-        text = f"{i.left_validation:,} validation rows are in test; they are left out of validation."
+        are = "is in test; it is" if i.left_validation == 1 else "are in test; they are"
+        text = f"{format_count(i.left_validation, 'validation row')} {are} left out of validation."
         findings.append(_finding("warning", "leak", text, "Nothing to do."))
     if i.near_leaks:
-        text = f"{i.near_leaks:,} judged rows of the sample are nearly the same as one trained on."
+        are = "is" if i.near_leaks == 1 else "are"
+        text = f"{format_count(i.near_leaks, 'judged row')} of the sample {are} nearly the same as one trained on."
         findings.append(_finding("warning", "near leak", text, "Set data.group_by to what they share."))
     for column, share in i.shared_values.items():
         if share >= 0.5 and column not in i.telling_columns:
@@ -104,10 +124,10 @@ def _leaks(i: Inspection) -> list[DataFinding]:
 def _contents(i: Inspection) -> list[DataFinding]:
     findings = []
     if i.secrets:
-        text = f"{i.secrets:,} rows hold what has the form of a secret (a key, a token)."
+        text = f"{format_count(i.secrets, 'row')} with what has the form of a secret (a key, a token)."
         findings.append(_finding("warning", "secrets", text, "A model can repeat them: replace them, and revoke them."))
     if i.emails:
-        text = f"{i.emails:,} rows hold e-mail addresses."
+        text = f"{format_count(i.emails, 'row')} with e-mail addresses."
         findings.append(_finding("note", "e-mail addresses", text, "A model can repeat them: replace them."))
     if i.turns > MARKED * i.sample:
         text = f"{i.turns:,} of {i.sample:,} sampled rows are texts in which several speak in turn. All is learned,"
@@ -117,14 +137,15 @@ def _contents(i: Inspection) -> list[DataFinding]:
         text = f"{i.html:,} of {i.sample:,} sampled rows hold tags of HTML, which are read as they stand."
         findings.append(_finding("note", "html", text, "Take them out where they say nothing: they cost tokens."))
     if i.exact_duplicates:
-        text = f"{i.exact_duplicates:,} rows repeat another ({i.exact_duplicates / i.rows:.1%})."
+        repeat = "repeats" if i.exact_duplicates == 1 else "repeat"
+        text = f"{format_count(i.exact_duplicates, 'row')} {repeat} another ({i.exact_duplicates / i.rows:.1%})."
         weight = "warning" if i.exact_duplicates > 0.05 * i.rows else "note"
         findings.append(_finding(weight, "duplicates", text, "They count more in training; remove them if not meant."))
     if i.near_duplicates:
         text = f"{i.near_duplicates:,} of {i.sample:,} sampled rows are nearly the same as another."
         findings.append(_finding("note", "near duplicates", text, "Look whether they are meant."))
     if i.rows < FEW_ROWS:
-        text = f"{i.rows} rows: scores will have wide intervals."
+        text = f"{format_count(i.rows, 'row')}: scores will have wide intervals."
         findings.append(_finding("warning", "few rows", text, "Take a pretrained model, and more rows if you can."))
     return findings
 

@@ -119,7 +119,8 @@ ANSWERED_TEXTS = (
 """Columns of two texts that are more often learned as question and answer than as a pair with a label."""
 ORIGINS = (
     "source origin domain site dataset subset split lang language locale country author user from sender date year "
-    "license file"
+    "license file customer client kunde kundin cliente herkunft quelle datei autor auteur sprache langue idioma land "
+    "pays filiale jahr annee"
 )
 """Names of columns that say where a text comes from: that is not what somebody wants to learn of it."""
 

@@ -66,6 +66,19 @@ class RowLayout:
     separator: str = "|"
 
 
+def require_workload(task: str | None) -> None:
+    """Refuse the name of a workload that no rows are for.
+
+    Raises:
+        InvalidSettings: with those that there are.
+    """
+    workloads = sorted({workload for parts in PARTS.values() for workload in parts.workloads})
+    if task is not None and task not in workloads:
+        raise InvalidSettings(
+            f"--task: one of {', '.join(workloads)}; found {task!r}. Nearest: {nearest(task, workloads)}."
+        )
+
+
 def recognise(
     rows: Iterable[Row],
     format: DataFormat = "auto",

@@ -33,6 +33,7 @@ from forerun.data.own.splits import (
     HeldOutSplit,
     SplitKey,
     dated_column,
+    day_first_column,
     hash_of,
     normalised,
     own_sources,
@@ -51,6 +52,8 @@ WIDE = re.compile("[\u2e80-\uffef\U00020000-\U0003ffff]")
 """Letters of Chinese, Japanese and Korean, among others."""
 WIDE_CHARACTERS = 2.7
 """Those that such a letter counts for: 0.68 tokens of Chinese, under 2,048 byte pairs (2026-11-28)."""
+FAR_LONGER = 50
+"""Times the 95th percentile of characters from which a row is named."""
 MOST_LABELS = 50
 """Labels that are listed; all are counted."""
 OTHER_COLUMNS, MOST_VALUES = 8, 200_000
@@ -80,6 +83,8 @@ class _Tally:
     """A sentence on tools that are not read."""
     dated: str = ""
     """A column of dates by which rows could be ordered."""
+    day_first: str = ""
+    """A column of dates that do not begin with the year."""
 
 
 def inspect(
@@ -93,9 +98,11 @@ def inspect(
         BadData: a row that no repair is for, or a split that leaves a part empty.
     """
     repairs, tally = Repairs(tuple(data.repair)), _Tally()
-    others = _other_columns(columns_of(rows_sample), layout, data)
+    columns = columns_of(rows_sample)
+    others = _other_columns(columns, layout, data)
     tally.tools = unread_tools(layout, rows_sample)
-    tally.dated = dated_column(rows_sample) if data.order_by is None else ""
+    if data.order_by is None:
+        tally.dated, tally.day_first = dated_column(rows_sample), day_first_column(columns.values(), rows_sample)
     tally.cells = {name: [] for name in others}
     tally.codes = {name: {} for name in others}
     shared_labels: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -206,8 +213,15 @@ def _summary(data: DataSettings, tally: _Tally, split: HeldOutSplit, repairs: Re
     are_unnamed = layout.format in TAGGED and have_no_names(label_counts)
     are_alike = layout.format == UNPAIRED and len(label_counts) < 2
     counts, tools = label_counts if has_classes or are_alike else None, tally.tools
-    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, dated=tally.dated)
+    longest = _far_longer(np.asarray(tally.characters), inspection.characters.at[95])
+    dates = {"dated": tally.dated, "day_first": tally.day_first}
+    findings = findings_of(inspection, counts, are_tags_unnamed=are_unnamed, tools=tools, longest=longest, **dates)
     return inspection.model_copy(update={"findings": findings})
+
+
+def _far_longer(characters: NDArray, usual: int) -> list[int]:
+    """Numbers, from 1 and in the order in which they are read, of rows far longer than nearly all."""
+    return [int(place) + 1 for place in np.flatnonzero(characters > FAR_LONGER * max(usual, 1))]
 
 
 def _near(tally: _Tally, split: HeldOutSplit, places: Sequence[int], hashes: NDArray) -> tuple[int, int]:

@@ -12,6 +12,9 @@ from forerun.records import Record
 Weight = Literal["stop", "warning", "note"]
 DESIRABLE, UNDESIRABLE = "desirable", "undesirable"
 """Labels that rows of `unpaired-preference` are counted by."""
+ROOM = 1.1
+"""Of the 95th percentile, the length that rows are cut at: lengths are estimated from characters or counted on a
+sample, and special tokens come on top."""
 PERCENTILES = (5, 25, 50, 75, 95, 99, 100)
 FINE = 201
 
@@ -56,16 +59,26 @@ class Histogram(Record):
     mean: float
     fine: list[int] = []
     """Lengths at `FINE` places, evenly spaced from the shortest row to the longest."""
+    mean_when_cut: float | None = None
+    """The mean with longer rows cut at `ROOM` times the 95th percentile; None in records of before."""
+
+    @property
+    def cut_mean(self) -> float:
+        """The mean of what is left where long rows are cut."""
+        return self.mean if self.mean_when_cut is None else self.mean_when_cut
 
     @classmethod
     def of(cls, lengths: NDArray[Any]) -> Self:
         """The percentiles of `lengths`, which are of some rows."""
         at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
         fine = np.quantile(lengths, np.linspace(0, 1, FINE), method="inverted_cdf")
+        by_place = {place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}
+        cut = np.minimum(lengths, ROOM * by_place[95])
         return cls(
-            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)},
+            at=by_place,
             mean=float(lengths.mean()),
             fine=[int(length) for length in fine],
+            mean_when_cut=float(cut.mean()),
         )
 
     def longer(self, length: int) -> float:

@@ -10,19 +10,25 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forerun.data.own.columns import is_empty, number_of, numbers_of, plain_number, says_nothing
+from forerun.data.own.columns import (
+    DATE,
+    MOSTLY,
+    all_dates,
+    is_empty,
+    number_of,
+    numbers_of,
+    plain_number,
+    says_nothing,
+)
 
 LabelKind = Literal["one", "several", "number"]
 SCALE = 20
 """Most different values of a scale that could be classes."""
 SEPARATORS = ("|", ";", ",")
 AMOUNT = re.compile(r"[€$£]?\s*[+-]?\d{1,3}([,. ']?\d{3})*([.,]\d+)?\s*(%|[€$£]|[A-Za-z]{1,3})?")
-DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{2,4})([T ].*)?")
 CLASS_NUMBERS = re.compile(r"\d{1,3}(, ?\d{1,3})+")
 MANY_PAIRS = 10
 """Texts from which it is no chance that all have their numbers in order."""
-MOSTLY = 0.9
-"""Share of amounts or dates from which a column is one of them."""
 SCALE_NAMES = ("rating", "score", "stars", "grade", "points", "similarity", "age", "price")
 
 
@@ -55,10 +61,11 @@ def label_kind(values: Iterable[Any], separator: str, column: str = "label") -> 
         return _of_separated(texts, separator, column)
     distinct = set(texts)
     if len(distinct) > SCALE and all_amounts(distinct):
-        reason = (
-            f"{column} holds {len(distinct)} different amounts or dates, such as {min(distinct)!r}: as classes, each "
-        )
-        return LabelGuess("one", False, f"{reason}is one of its own; to estimate them, write plain numbers.")
+        what, remedy = "amounts", "to estimate them, write plain numbers"
+        if all_dates(distinct):
+            what, remedy = "dates", "to estimate when, write numbers such as the year"
+        reason = f"{column} holds {len(distinct)} different {what}, such as {min(distinct)!r}: as classes, each is one"
+        return LabelGuess("one", False, f"{reason} of its own; {remedy}.")
     return LabelGuess("one", True, f"{column} holds {len(distinct)} different names.")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.data.own.canonical import checked_row
-from forerun.data.own.columns import SPLIT_WORDS, Row, is_empty, number_of, value_at
+from forerun.data.own.columns import SPLIT_WORDS, Column, Row, is_empty, number_of, value_at
 from forerun.data.own.formats import RowLayout
 from forerun.data.own.repairs import Repairs
 from forerun.data.own.row_kinds import CanonicalRow, question_texts
@@ -178,6 +178,15 @@ def dated_column(rows: Sequence[Row]) -> str:
         dates = [_date(row.get(name)) for row in rows]
         if all(len(date) >= DAY and ISO_DATE.fullmatch(date) for date in dates) and len(set(dates)) >= DAYS:
             return name
+    return ""
+
+
+def day_first_column(columns: Iterable[Column], rows: Sequence[Row]) -> str:
+    """The first column of many different dates that do not begin with the year; empty without one."""
+    for column in columns:
+        first = next((str(value) for row in rows if (value := row.get(column.name)) is not None), "")
+        if column.are_dates and column.distinct >= DAYS and not first.strip()[:4].isdecimal():
+            return column.name
     return ""
 
 

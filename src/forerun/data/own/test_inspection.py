@@ -73,6 +73,8 @@ FAULTS = {
     "e-mail addresses": [*CLEAN, {"text": "write to jo.doe@example.org now", "label": "a"}],
     "duplicates": [*CLEAN, CLEAN[0]],
     "html": [{**row, "text": f"<p>{row['text']}</p>"} for row in CLEAN],
+    "long rows": [*CLEAN, {"text": text(1) * 999, "label": "a"}],
+    "day first": [{**row, "am": f"{1 + n % 28:02}.{1 + n % 12:02}.2025"} for n, row in enumerate(CLEAN)],
     "dated": [{**row, "at": f"2025-{1 + n % 12:02}-{1 + n % 28:02} 10:00"} for n, row in enumerate(CLEAN)],
     "few rows": CLEAN[:100],
 }  # fmt: skip
@@ -83,6 +85,22 @@ def test_each_defect_is_named(kind, tmp_path):
     inspection = look(tmp_path, FAULTS[kind])
     assert kind in kinds(inspection)
     assert kind not in kinds(look(tmp_path, CLEAN))
+
+
+def test_a_row_far_longer_than_all_is_named_and_sizes_nothing(tmp_path):
+    """One row of 9.8 MB made a network sized for 2,443,812 tokens, of which the other rows had 6,000."""
+    inspection = look(tmp_path, [*CLEAN[:150], {"text": text(1) * 9999, "label": "a"}, *CLEAN[150:]])
+    (finding,) = [finding for finding in inspection.findings if finding.kind == "long rows"]
+    assert finding.text.startswith("1 row (by number 151) of up to ")
+    assert inspection.tokens.cut_mean < 1.2 * look(tmp_path, CLEAN).tokens.mean < inspection.tokens.mean / 4
+
+
+def test_one_is_said_in_the_singular(tmp_path):
+    inspection = look(tmp_path, [*CLEAN[:60], CLEAN[0], {"text": "write to jo.doe@example.org now", "label": "c"}])
+    texts = [finding.text for finding in inspection.findings]
+    assert "1 row with e-mail addresses." in texts
+    assert "1 label has fewer than 10 rows." in texts
+    assert any(line.startswith("1 row repeats another") for line in texts)
 
 
 def test_the_parts_are_those_of_a_run(tmp_path):

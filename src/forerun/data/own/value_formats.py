@@ -1,7 +1,7 @@
 """What could rows be whose columns have names that nobody knows? Told by values: how long, and whether they repeat.
 
-Of labels those are the default that have a usual name for one, or that nothing else beside the text could be; with
-several the text alone is, and each is offered.
+Of labels those are the default that have a usual name for one, or that nothing else beside the text is as likely to be
+(`label_ranks.py`); with several alike the text alone is, and each is offered, the likeliest first.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 from forerun.data.own.columns import Column, Row, value_at
 from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.format_parts import ALIASES, ORIGINS, PARTS, VALUES, Proposal
+from forerun.data.own.label_ranks import LabelRank, can_be_label, is_named_label, label_rank
 from forerun.data.own.tagged_lines import TAG_STARTS
 from forerun.settings.schema import DataFormat
 
@@ -28,10 +29,6 @@ LABEL_CHARACTERS = 80
 """Longest mean of a label's text."""
 MANY_FLAGS = 3
 """Columns of yes and no that are the labels of a text beside them; fewer may say other things of it."""
-LABEL_WORDS = (
-    "label labels class category categories sentiment intent topic topics emotion emotions stars rating polarity"
-)
-"""Words at the end of names of labels."""
 EVEN_SHARE = 0.9
 """Share of rows that must have a tag for each word."""
 
@@ -171,14 +168,16 @@ def _flags(proposal: Proposal) -> int:
 def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -> list[Proposal]:
     """Labelled texts under names that nobody knows: `text` or the longest text, and whatever comes again, or amounts.
 
-    Labels under a usual name are the first, but for columns that say yes or no together.
+    The likeliest label is the first, but for columns that say yes or no together.
     """
     texts = [c for c in columns.values() if c.kind == "text" and c.distinct > max(2, c.values // 2)]
     if text is None and not texts:
         return []
     text = text or max(texts, key=lambda c: c.mean_length).name
-    others = [c for c in columns.values() if c.name not in (text, "split") and not c.are_parts]
-    labels = [c for c in others if is_label(c) and _has_classes(c)]
+    others = [c for c in columns.values() if c.name not in (text, "split") and not c.are_parts and not c.are_dates]
+    classes = [c for c in others if is_label(c) and _has_classes(c)]
+    others = [c for c in others if can_be_label(c)] or others
+    labels = [c for c in classes if c in others]
     amounts = [c for c in others if c.kind == "number" and not c.are_running and c not in labels]
     labels += [c for c in amounts if is_named_label(c.name) or (not labels and len(amounts) == 1 and c.values >= FEW)]
     flags = [c.name for c in columns.values() if c.are_flags]
@@ -193,14 +192,8 @@ def labelled_by_values(columns: Mapping[str, Column], text: str | None = None) -
             "labelled", {"text": text, "label": label.name}, "sequence-classification", False,
             f"{text} has the longest texts, and {label.name} has {label.distinct} different values.", VALUES,
         )
-        for label in sorted(labels, key=lambda label: not is_named_label(label.name))
+        for label in sorted(labels, key=lambda label: (label_rank(label), label.distinct))
     ]  # fmt: skip
-
-
-def is_named_label(name: str) -> bool:
-    """Whether a column has a usual name of labels, or one that ends in such a word: `airline_sentiment`."""
-    *before, last = re.split(r"[\W_]+", name.lower())
-    return name.lower() in ALIASES["label"] or (bool(before) and last in LABEL_WORDS.split())
 
 
 def have_tag_each(rows: Sequence[Row], words: str, tags: str) -> bool:
@@ -220,14 +213,16 @@ def _has_classes(column: Column) -> bool:
 
 
 def _is_likely(proposal: Proposal, proposals: Sequence[Proposal], columns: Mapping[str, Column]) -> bool:
-    """Whether a label is one by its name, is the only list, or is the only thing beside the text that could be."""
+    """Whether a label is one by its name, is the only list, or nothing else beside the text is as likely to be it."""
     label = proposal.fields["label"]
     if BETWEEN in label:
         return True
-    others = {name for p in proposals for name in p.fields["label"].split(BETWEEN)}
-    lists = [name for name in others if columns[name].kind == "texts"]
-    others = {name for name in others if name.lower() not in ORIGINS.split()}
-    return is_named_label(label) or lists == [label] or others == {label}
+    names = {name for p in proposals for name in p.fields["label"].split(BETWEEN)}
+    lists = [name for name in names if columns[name].kind == "texts"]
+    rank = label_rank(columns[label])
+    if rank == LabelRank.NAMED or lists == [label]:
+        return True
+    return rank <= LabelRank.MANY and all(label_rank(columns[name]) > rank for name in names - {label})
 
 
 def tagged_by_values(columns: Mapping[str, Column], rows: Sequence[Row]) -> list[Proposal]:
