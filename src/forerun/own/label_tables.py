@@ -90,11 +90,17 @@ def length_table(answers: LabelPredictions, decision: Decision, lengths: Sequenc
 def mistake_table(
     names: Sequence[str], texts: Sequence[str], answers: LabelPredictions, decision: Decision
 ) -> ResultTable:
-    """The mistakes that the model was surest of: some are wrong labels of the data."""
+    """The mistakes that the model was surest of: some are wrong labels of the data.
+
+    Their probability is the answer's; of several labels, each a yes or no, that of the surest wrong one.
+    """
     predictions = decision.labels(answers)
     wrong = np.flatnonzero((predictions != answers.targets).any(axis=1))
-    chance = np.where(predictions == 1, answers.probabilities, 1 - answers.probabilities)
-    sureness = np.where(predictions != answers.targets, chance, 0.0).max(axis=1)
+    if answers.is_multi_label:
+        chance = np.where(predictions == 1, answers.probabilities, 1 - answers.probabilities)
+        sureness = np.where(predictions != answers.targets, chance, 0.0).max(axis=1)
+    else:
+        sureness = (predictions * answers.probabilities).sum(axis=1)
     worst: list[int] = wrong[np.argsort(-sureness[wrong], kind="stable")][:EXAMPLES].tolist()
 
     def labels(row: np.ndarray) -> str:
