@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from forerun.records import Record
 
@@ -47,19 +48,31 @@ class ChatCount(Record):
 
 
 class Histogram(Record):
-    """Lengths of rows, at percentiles."""
+    """Lengths of rows, at percentiles; also each length with its rows, which is not written out.
+
+    Of N tokens there are at most √(2 N) different lengths: 45,000 of a billion.
+    """
 
     at: dict[int, int]
     """Percentile → length."""
     mean: float
+    rows: dict[int, int] = Field(exclude=True, repr=False)
+    """Length → rows of it."""
 
     @classmethod
     def of(cls, lengths: NDArray[Any]) -> Self:
         """The percentiles of `lengths`, which are of some rows."""
         at = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+        values, counts = np.unique(lengths, return_counts=True)
         return cls(
-            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)}, mean=float(lengths.mean())
+            at={place: int(length) for place, length in zip(PERCENTILES, at, strict=True)},
+            mean=float(lengths.mean()),
+            rows=dict(zip(values.tolist(), counts.tolist(), strict=True)),
         )
+
+    def above(self, length: int) -> float:
+        """Share of the rows that are longer, counted."""
+        return sum(rows for own, rows in self.rows.items() if own > length) / sum(self.rows.values())
 
 
 class Inspection(Record):
@@ -120,7 +133,5 @@ class Inspection(Record):
         )
 
     def truncated(self, sequence_length: int) -> float:
-        """Share of rows with more tokens than `sequence_length`, between the percentiles that are known."""
-        lengths = sorted((length, place) for place, length in self.tokens.at.items())
-        below = float(np.interp(sequence_length, [length for length, _ in lengths], [place for _, place in lengths]))
-        return 1 - below / 100 if sequence_length < lengths[-1][0] else 0.0
+        """Share of rows with more tokens than `sequence_length`."""
+        return self.tokens.above(sequence_length)

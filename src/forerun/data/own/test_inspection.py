@@ -42,6 +42,16 @@ def test_clean_data_have_no_findings(tmp_path):
     assert inspection.truncated(1) > 0.9
 
 
+def test_rows_that_will_be_cut_are_counted(tmp_path):
+    rows = [{"text": "a" * (20_000 if n % 3 else 70) + f"{n:03}", "label": n % 2} for n in range(300)]
+    inspection = look(tmp_path, rows)
+    assert inspection.tokens.at[25] < 20
+    assert [inspection.truncated(length) for length in (18, 19, 512, 5000, 5001)] == [1, 2 / 3, 2 / 3, 2 / 3, 0]
+    at = inspection.tokens.at
+    assert inspection.truncated(at[95]) <= 0.05
+    assert "rows" not in inspection.model_dump(mode="json")["tokens"]
+
+
 def with_stated(rows, part):
     return [{**row, "split": part} for row in rows]
 
