@@ -14,6 +14,7 @@ from forerun.errors import InvalidSettings
 from forerun.ledger.store import Ledger, RunRow
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.verify.compare import Criterion, verify
+from forerun.verify.early_stop import until_it_stopped
 
 WEIGHT_BYTES = 2.0
 """Least bytes of a trained parameter in a checkpoint: its weight in 16 bits, without optimizer state."""
@@ -40,7 +41,7 @@ def claims_of_run(ledger: Ledger, run_id: str, criteria: Sequence[Criterion] = (
     if forecast is None or measurement is None:
         missing = "forecast" if forecast is None else "measurement"
         raise InvalidSettings(f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}.")
-    steps = ledger.steps(row.id)
+    forecast, steps = until_it_stopped(forecast, measurement), ledger.steps(row.id)
     claims = [
         *_counts(forecast, measurement, steps), *_memory(forecast, measurement), *_times(measurement, steps),
         *_rates(row, forecast, measurement), *_outcomes(forecast, measurement, criteria),

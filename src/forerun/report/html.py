@@ -17,6 +17,7 @@ from forerun.report.figure import curve_lines, curve_view
 from forerun.report.tables import ResultCurve, ResultTable, cell_text
 from forerun.report.terminal import quantity_text
 from forerun.units import format_bytes, format_percent, format_seconds
+from forerun.verify.early_stop import early_stop_sentence, until_it_stopped
 
 OPERATORS_SHOWN = 10
 LOSS_PARTS_SHOWN = 6
@@ -62,7 +63,7 @@ def render_page(content: PageContent) -> str:
         card_share=round(100 * forecast.memory.capacity_bytes / _memory_scale(forecast), 2),
         legend=[name.removesuffix("_bytes") for name in MemoryBreakdown.model_fields],
         step_bars=phase_bars(forecast.step.phases, None if measured is None else measured.step.phases),
-        run_bars=phase_bars(forecast.run.phases, None if measured is None else measured.run.phases),
+        run_bars=run_bars(forecast, measured),
         operators=forecast.detail.operators[:OPERATORS_SHOWN],
         charts=[Markup(chart) for chart in step_charts(content)],
         curves=[Markup(curve_chart(curve)) for curve in content.curves],
@@ -90,10 +91,14 @@ def page_template(name: str) -> jinja2.Template:
 
 
 def headline(content: PageContent) -> str:
-    """The verdict in a sentence."""
+    """The verdict in a sentence; before it, that the run stopped early."""
     if content.verdict is None:
         return f"This run is {content.run['state']}: there is no verdict yet."
-    criteria, baseline = content.verdict.criteria, content.verdict.better_baseline
+    return " ".join(filter(None, (early_stop_sentence(content.verdict), _outcome(content.verdict))))
+
+
+def _outcome(verdict: Verdict) -> str:
+    criteria, baseline = verdict.criteria, verdict.better_baseline
     first = f"{baseline}. " if baseline else ""
     failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
     if failures:
@@ -176,6 +181,13 @@ def memory_parts(forecast: Forecast) -> list[tuple[str, float, str]]:
 
 def _memory_scale(forecast: Forecast) -> float:
     return 1.02 * max(forecast.memory.capacity_bytes, forecast.memory.device_bytes.conservative)
+
+
+def run_bars(forecast: Forecast, measured: Measurement | None) -> list[Bar]:
+    """Phases of the whole run, of one that stopped early up to there."""
+    if measured is None:
+        return phase_bars(forecast.run.phases, None)
+    return phase_bars(until_it_stopped(forecast, measured).run.phases, measured.run.phases)
 
 
 def phase_bars(forecast: Record, measured: Record | None) -> list[Bar]:

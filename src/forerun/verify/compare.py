@@ -12,6 +12,7 @@ from forerun.records import CriterionResult, Forecast, Measurement, Range, Recor
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.verify.causes import causes
 from forerun.verify.contention import contention, slowdown
+from forerun.verify.early_stop import until_it_stopped
 
 Unit = Literal["bytes", "seconds", "count", "per second"]
 NEGLIGIBLE_SHARE = 0.02
@@ -59,7 +60,8 @@ class Criterion(Record):
 
 
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
-    """The verdict on one run."""
+    """The verdict on one run; of one that stopped early, on the time up to there."""
+    forecast = until_it_stopped(forecast, measurement)
     rows = compare(forecast, measurement)
     others, longer = contention(forecast, measurement), slowdown(forecast, measurement)
     results = [_fairly(_judge(each, measurement, rows), each, rows, others, longer) for each in criteria]
@@ -69,6 +71,7 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
         criteria=results,
         first_cause=first_cause(rows),
         causes=causes(forecast, measurement),
+        stopped_early=measurement.run.stopped_early,
         better_baseline=better_baseline(measurement.metrics, criteria),
         passed=all(result.passed or not result.judged for result in results),
     )
@@ -134,7 +137,7 @@ def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
         row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
         *_phases("run", forecast.run.phases, measurement.run.phases),
     ]
-    counts = ("total_steps", "checkpoints_written")
+    counts = () if measurement.run.stopped_early else ("total_steps", "checkpoints_written")
     rows += [row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)) for name in counts]
     rows.append(row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
     rates = ("tokens_per_second", "samples_per_second")
