@@ -21,6 +21,7 @@ from forerun.runs.export import export_run
 from forerun.runs.registry import open_experiment
 from forerun.runs.run import run_experiment, run_folder
 from forerun.settings.load import settings_from
+from forerun.verify.compare import NOT_TOLD_APART
 from own_driver import training_of, weights_hash
 from own_sets import SETS, write_set
 
@@ -59,7 +60,11 @@ def test_a_run_learns_and_stands_beside_its_baselines(tmp_path, kind):
     assert metrics[score] >= least, metrics
     assert not any(name.startswith("strongest.") for name in metrics), "the criterion itself finds the strongest"
     assert all(np.isfinite(value) for value in metrics.values())
-    assert {row.name for row in result.verdict.criteria} >= {"beats the strongest baseline"}
+    first, quantity = result.verdict.criteria[0], experiment.criteria[0].quantity
+    best = next(iter(experiment.criteria[0].bounding(metrics).values()))
+    low, high = (metrics[f"{quantity}.gap.{end}"] for end in ("low", "high"))
+    assert low <= metrics[quantity] - best <= high, "the interval is of the difference from the strongest baseline"
+    assert first.name == (NOT_TOLD_APART if first.passed and low <= 0 <= high else "beats the strongest baseline")
     assert result.forecast.memory.peak_allocated_bytes == pytest.approx(
         result.measurement.memory.peak_allocated_bytes, rel=0.05
     )

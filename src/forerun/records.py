@@ -375,6 +375,8 @@ class CriterionResult(Record):
     passed: bool
     judged: bool = True
     """False where others took so much of the processors that a time says nothing; `rule` says how much."""
+    open: str = ""
+    """Why a pass settles nothing, and the remedy: the difference from the strongest baseline may be luck."""
 
 
 class Verdict(Record):

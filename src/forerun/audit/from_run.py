@@ -149,15 +149,19 @@ def _criteria(row: RunRow, verdict: Verdict, metrics: dict[str, float], criteria
     return [
         _claim(
             criterion.name, result.rule, kind="criterion", rule=result.rule, value=result.value, passed=result.passed,
-            judged=result.judged, open=_may_be_luck(criterion, metrics), source=f"verdict of run {row.id}",
+            judged=result.judged, source=f"verdict of run {row.id}",
+            open=result.open or _may_be_luck(criterion, metrics),
         )
         for criterion, result in zip(criteria, verdict.criteria, strict=True)
     ]  # fmt: skip
 
 
 def _may_be_luck(criterion: Criterion, metrics: dict[str, float]) -> str:
-    """Why a score above the baselines settles nothing: its interval holds the best of them; empty otherwise."""
-    bounds = criterion.bounding(metrics)
+    """Why a score above the baselines settles nothing: its interval holds the best of them; empty otherwise.
+
+    Where the interval of the difference is known the verdict has looked at that.
+    """
+    bounds = {} if f"{criterion.quantity}.gap.low" in metrics else criterion.bounding(metrics)
     end = "low" if criterion.is_upward else "high"
     worst = metrics.get(f"{criterion.quantity}_{end}", metrics.get(f"{criterion.quantity}.{end}"))
     if not bounds or worst is None:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from forerun.records import Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
+from forerun.records import CriterionResult, Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
 from forerun.report.charts import Band, Line, draw_lines, draw_stack, line_view, stack_view
 from forerun.report.figure import curve_lines, curve_view
 from forerun.report.tables import ResultCurve, ResultTable, cell_text
@@ -71,6 +71,7 @@ def render_page(content: PageContent) -> str:
         seconds=format_seconds,
         size=format_bytes,
         settings=flat(content.settings),
+        word=criterion_word,
     )
 
 
@@ -103,11 +104,23 @@ def _outcome(verdict: Verdict) -> str:
     failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
     if failures:
         return f"{first}{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}."
+    opened = [f"{criterion.name}: {criterion.open}" for criterion in criteria if criterion.open]
     unjudged = [criterion.name for criterion in criteria if not criterion.judged]
+    if opened:
+        passed = f"{len(criteria) - len(opened) - len(unjudged)} of {len(criteria)} criteria passed"
+        others = f" Not judged, since others used the processors: {'; '.join(unjudged)}." if unjudged else ""
+        return f"{passed}; {'; '.join(opened)}.{others}"
     if unjudged:
         passed = f"{len(criteria) - len(unjudged)} of {len(criteria)} criteria passed"
         return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}."
     return f"All {len(criteria)} criteria passed."
+
+
+def criterion_word(result: CriterionResult) -> str:
+    """`pass`, `fail`, `open` where a pass may be luck, or `not judged`."""
+    if result.open:
+        return "open"
+    return "pass" if result.passed else "fail" if result.judged else "not judged"
 
 
 def facts(content: PageContent) -> list[tuple[str, str, str]]:

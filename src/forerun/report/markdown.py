@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from forerun.records import Verdict
-from forerun.report.html import PageContent, facts, headline, phase_bars, run_bars, verdict_rows
+from forerun.report.html import PageContent, criterion_word, facts, headline, phase_bars, run_bars, verdict_rows
 from forerun.report.plain_tables import PlainTable, as_markdown
 from forerun.report.tables import ResultTable, cell_text
 from forerun.units import format_bytes
@@ -39,10 +39,7 @@ def _details(content: PageContent) -> Iterator[PlainTable]:
 
 
 def _criteria(verdict: Verdict) -> PlainTable:
-    rows = [
-        (each.name, f"{each.value:.3f}", each.rule, "pass" if each.passed else "fail" if each.judged else "not judged")
-        for each in verdict.criteria
-    ]
+    rows = [(each.name, f"{each.value:.3f}", each.rule, criterion_word(each)) for each in verdict.criteria]
     return _table("Criteria", ["criterion", "value", "rule", ""], rows)
 
 

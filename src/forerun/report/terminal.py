@@ -183,7 +183,10 @@ def verdict_table(verdict: Verdict) -> RenderableType:
         parts.append(Text(early_stop_sentence(verdict)))
     for criterion in verdict.criteria:
         style, word = (GOOD, "pass") if criterion.passed else (BAD, "FAIL") if criterion.judged else (FAINT, "----")
+        style, word = ("yellow", "open") if criterion.open else (style, word)
         parts.append(Text.assemble((f"{word}  ", style), f"{criterion.name}: {criterion.value:.3f} ({criterion.rule})"))
+        if criterion.open:
+            parts.append(Text(f"      {criterion.open}.", style="yellow"))
     if verdict.better_baseline:
         parts.append(Text(f"{verdict.better_baseline}.", style="yellow"))
     if verdict.first_cause:

@@ -77,8 +77,8 @@ class TerminalProgress(RunListener):
         long = f", forecast to take the model {format_seconds(after)}" if after else ""
         best, total = self.training.best, self.training.schedule.total_steps
         early = "" if best is None else best.stop_said(self.training.done_steps, total)
-        done = f"Training {early}." if early else "Training is done."
-        self.err.print(f"{done} Scoring held-out data{long}, and the baselines.", soft_wrap=True, highlight=False)
+        ending = f"Training {early}." if early else "Training is done."
+        self.err.print(f"{ending} Scoring held-out data{long}, and the baselines.", soft_wrap=True, highlight=False)
 
     def _say_evaluations(self) -> None:
         for number, scores in self.training.evaluations[self.evaluations :]:

@@ -23,6 +23,8 @@ CONTENDED_SHARE = 0.25
 """Share of all processor time that others may use; above it a time that was longer than forecast is not judged."""
 
 
+NOT_TOLD_APART = "not told apart from the strongest baseline"
+"""Name of a result whose score is the best, and whose difference from the strongest baseline may be 0."""
 EVERY_BASELINE = "*."
 """Beginning of a bound that is the best of all baselines' metrics of one name: `*.macro_f1`."""
 
@@ -186,7 +188,32 @@ def judge(criterion: Criterion, metrics: Mapping[str, float]) -> CriterionResult
         missing = criterion.quantity if value is None else criterion.bound
         return CriterionResult(name=criterion.name, rule=f"{rule}: {missing} was not measured", value=0.0, passed=False)
     passed = value > bound if criterion.is_upward else value < bound
-    return CriterionResult(name=criterion.name, rule=rule, value=value, passed=passed)
+    may_be_luck = luck(criterion, metrics) if passed else ""
+    name = NOT_TOLD_APART if may_be_luck else criterion.name
+    return CriterionResult(name=name, rule=rule, value=value, passed=passed, open=may_be_luck)
+
+
+def luck(criterion: Criterion, metrics: Mapping[str, float]) -> str:
+    """Why a score above all baselines may be luck, and the remedy; empty where it is not, or no interval is known.
+
+    The interval is that of the difference (`macro_f1.gap.low`), else that of the score, with the baseline as exact.
+    """
+    bounds = criterion.bounding(metrics) if criterion.is_of_baselines else {}
+    best, bound = next(iter(bounds.items()), ("", 0.0))
+    ends = [metrics.get(f"{criterion.quantity}.gap.{end}") for end in ("low", "high")]
+    is_paired = None not in ends
+    if not is_paired:
+        ends = [metrics.get(f"{criterion.quantity}.{end}") for end in ("low", "high")]
+        ends = [None if end is None else end - bound for end in ends]
+    low, high = ends
+    if not bounds or low is None or high is None or not low <= 0 <= high:
+        return ""
+    method = best.removesuffix(f".{criterion.quantity}")
+    how = "" if is_paired else ", the baseline taken as exact"
+    return (
+        f"not told apart from {method}: the difference is {low:+.3f} to {high:+.3f} (95 %{how}). More test rows "
+        f"(evaluation.test_examples, data.test) tell; or train longer or on more rows"
+    )
 
 
 def first_cause(rows: Sequence[VerdictRow]) -> str:
