@@ -85,6 +85,20 @@ def test_another_task_is_refused_before_the_data_are_read(reviews):
         CliRunner().invoke(command_line(), ["init", "no such file", "--task", "foo"], catch_exceptions=False)
 
 
+def test_rows_that_will_be_cut_are_said_on_the_screen_and_in_the_file(reviews):
+    with reviews.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for n in range(300):
+            writer.writerow([" ".join(f"word{n}" for _ in range(10 if n % 3 else 3000)), "good" if n % 2 else "bad"])
+    result = CliRunner().invoke(
+        command_line(), ["init", "reviews.csv", "--model", "tiny-bert", "--gpu", "t4"], catch_exceptions=False
+    )
+    (line,) = (line for line in result.output.splitlines() if "tokens a sample" in line)
+    assert line.endswith("33.3% of rows are cut")
+    assert line.partition(": ")[2] in (reviews.parent / "run.yaml").read_text()
+
+
 def test_a_file_is_not_replaced_unasked(reviews):
     (reviews.parent / "run.yaml").write_text("mine")
     with pytest.raises(InvalidSettings, match="--force"):

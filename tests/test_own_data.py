@@ -21,6 +21,7 @@ from forerun.runs.export import export_run
 from forerun.runs.registry import open_experiment
 from forerun.runs.run import run_experiment, run_folder
 from forerun.settings.load import settings_from
+from forerun.verify.compare import NOT_TOLD_APART
 from own_driver import training_of, weights_hash
 from own_sets import SETS, write_set
 
@@ -59,7 +60,11 @@ def test_a_run_learns_and_stands_beside_its_baselines(tmp_path, kind):
     assert metrics[score] >= least, metrics
     assert not any(name.startswith("strongest.") for name in metrics), "the criterion itself finds the strongest"
     assert all(np.isfinite(value) for value in metrics.values())
-    assert {row.name for row in result.verdict.criteria} >= {"beats the strongest baseline"}
+    first, quantity = result.verdict.criteria[0], experiment.criteria[0].quantity
+    best = next(iter(experiment.criteria[0].bounding(metrics).values()))
+    low, high = (metrics[f"{quantity}.gap.{end}"] for end in ("low", "high"))
+    assert low <= metrics[quantity] - best <= high, "the interval is of the difference from the strongest baseline"
+    assert first.name == (NOT_TOLD_APART if first.passed and low <= 0 <= high else "beats the strongest baseline")
     assert result.forecast.memory.peak_allocated_bytes == pytest.approx(
         result.measurement.memory.peak_allocated_bytes, rel=0.05
     )
@@ -133,6 +138,18 @@ def _require_peft_opens(folder, kind, trained):
     torch.testing.assert_close(*both, rtol=0, atol=1e-6)
 
 
+def test_a_run_that_stops_early_says_so_and_is_judged_by_the_score_that_was_asked_for(tmp_path):
+    sections = {
+        "schedule": {"epochs": 30, "warmup_steps": 1, "decay": "constant"}, "rows": 80,
+        "evaluation": {"patience": 1, "metric": "mcc"}, "optimizer": {"learning_rate": 1e-2},
+    }  # fmt: skip
+    verdict = run(tmp_path, "one", **sections)[0].verdict
+    assert "validation_mcc was not better for 1 evaluation (" in verdict.stopped_early
+    assert "look at the data size" not in verdict.first_cause
+    assert "total_steps" not in {row.field for row in verdict.rows}
+    assert verdict.criteria[0].rule.startswith("mcc above ")
+
+
 @pytest.mark.medium
 def test_an_exported_classifier_is_read_by_pipelines_of_transformers(tmp_path):
     from transformers import pipeline
@@ -163,7 +180,12 @@ def test_patience_stops_a_run_early_and_the_best_model_is_judged(tmp_path):
     assert best.values[-3] == max(best.values)
     assert best.waited == 2
     assert [path.name for path in best.folder.iterdir()] == [f"step-{best.step:08d}"]
-    assert training.measurement("cpu", training.reports, {}).run.total_steps == steps[-1]
+    measured = training.measurement("cpu", training.reports, {}).run
+    assert measured.total_steps == steps[-1]
+    assert measured.stopped_early.startswith(
+        f"stopped early after step {steps[-1]} of {training.schedule.total_steps}: validation_macro_f1 was not better "
+        f"for 2 evaluations (evaluation.patience); its best, {max(best.values):.4f}, is of step {best.step}"
+    )
     _, again = training_of(tmp_path / "whole", "one", **sections)
     assert list(again.steps()) == []  # it has stopped, and stays so
     training.load_best()

@@ -298,6 +298,8 @@ class MeasuredRun(Record):
     seconds: float
     phases: RunPhases
     cost: float | None = None
+    stopped_early: str = ""
+    """Where, by which score and after how long a wait the run stopped early; empty where it did not."""
 
 
 class RunEvidence(Record):
@@ -373,6 +375,8 @@ class CriterionResult(Record):
     passed: bool
     judged: bool = True
     """False where others took so much of the processors that a time says nothing; `rule` says how much."""
+    open: str = ""
+    """Why a pass settles nothing, and the remedy: the difference from the strongest baseline may be luck."""
 
 
 class Verdict(Record):
@@ -386,6 +390,8 @@ class Verdict(Record):
     """The first thing to look at, when something missed; empty when nothing did."""
     causes: list[Cause] = []
     """Causes of the difference in the run's time that the evidence accounts for, the largest first."""
+    stopped_early: str = ""
+    """As the measurement says; the run's time is then compared up to there."""
     better_baseline: str = ""
     """The strongest baseline that beats the model on a criterion's quantity, with both figures; empty without one."""
     passed: bool

@@ -14,6 +14,7 @@ from forerun.errors import InvalidSettings
 from forerun.ledger.store import Ledger, RunRow
 from forerun.records import Forecast, Measurement, Range, StepReport, Verdict
 from forerun.verify.compare import Criterion, verify
+from forerun.verify.early_stop import until_it_stopped
 
 WEIGHT_BYTES = 2.0
 """Least bytes of a trained parameter in a checkpoint: its weight in 16 bits, without optimizer state."""
@@ -40,7 +41,7 @@ def claims_of_run(ledger: Ledger, run_id: str, criteria: Sequence[Criterion] = (
     if forecast is None or measurement is None:
         missing = "forecast" if forecast is None else "measurement"
         raise InvalidSettings(f"Run {row.id} is {row.state} and has no {missing}. Finish it with --resume {row.id}.")
-    steps = ledger.steps(row.id)
+    forecast, steps = until_it_stopped(forecast, measurement), ledger.steps(row.id)
     claims = [
         *_counts(forecast, measurement, steps), *_memory(forecast, measurement), *_times(measurement, steps),
         *_rates(row, forecast, measurement), *_outcomes(forecast, measurement, criteria),
@@ -148,15 +149,19 @@ def _criteria(row: RunRow, verdict: Verdict, metrics: dict[str, float], criteria
     return [
         _claim(
             criterion.name, result.rule, kind="criterion", rule=result.rule, value=result.value, passed=result.passed,
-            judged=result.judged, open=_may_be_luck(criterion, metrics), source=f"verdict of run {row.id}",
+            judged=result.judged, source=f"verdict of run {row.id}",
+            open=result.open or _may_be_luck(criterion, metrics),
         )
         for criterion, result in zip(criteria, verdict.criteria, strict=True)
     ]  # fmt: skip
 
 
 def _may_be_luck(criterion: Criterion, metrics: dict[str, float]) -> str:
-    """Why a score above the baselines settles nothing: its interval holds the best of them; empty otherwise."""
-    bounds = criterion.bounding(metrics)
+    """Why a score above the baselines settles nothing: its interval holds the best of them; empty otherwise.
+
+    Where the interval of the difference is known the verdict has looked at that.
+    """
+    bounds = {} if f"{criterion.quantity}.gap.low" in metrics else criterion.bounding(metrics)
     end = "low" if criterion.is_upward else "high"
     worst = metrics.get(f"{criterion.quantity}_{end}", metrics.get(f"{criterion.quantity}.{end}"))
     if not bounds or worst is None:

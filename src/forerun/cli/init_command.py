@@ -74,7 +74,7 @@ def _show(proposal: "DataProposal", data: str, to: Path) -> None:
     console.print(Text(f"{proposal.content['workload']} with {proposal.content['model']['name']}: "
                        f"{proposal.reasons['model.name']}"), soft_wrap=True)  # fmt: skip
     length = proposal.content["batch"]["sequence_length"]
-    console.print(Text(f"{length:,} tokens a row: {proposal.reasons['batch.sequence_length']}."), soft_wrap=True)
+    console.print(Text(f"{length:,} tokens a sample: {proposal.reasons['batch.sequence_length']}"), soft_wrap=True)
     if proposal.better:
         console.print(Text(f"Better: {proposal.better}"), soft_wrap=True)
     console.print(Text(forecast_line(proposal), style="bold"), soft_wrap=True)

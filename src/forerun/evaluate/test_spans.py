@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.evaluate.spans import OUTSIDE, count_spans, outside_of, scores_by_type, spans_of
+from forerun.evaluate.spans import OUTSIDE, count_spans, f1_difference, outside_of, scores_by_type, spans_of
 
 CASES = [
     ("B-A I-A O B-B", [(0, 2, "A"), (3, 4, "B")]),
@@ -38,3 +38,14 @@ def test_of_numbers_without_names_the_most_frequent_is_outside():
     assert count_spans([["0"] * 4] * 2, truth, outside).scores["f1"] == 0
     assert set(scores_by_type(truth, truth, outside)) == {"3", "4", "5"}
     assert outside_of(["0", "O"], []) == OUTSIDE
+
+
+def test_the_difference_of_two_taggers_is_drawn_over_the_same_sentences():
+    truth = [["B-A", "O", "B-C"] for _ in range(40)]
+    good = [row if n % 4 else ["O", "O", "O"] for n, row in enumerate(truth)]
+    worse = [row if n % 4 != 1 else ["O", "O", "O"] for n, row in enumerate(good)]
+    first, second = (count_spans(tags, truth) for tags in (good, [["B-A", "O", "O"]] * 40))
+    low, high = f1_difference(first, second)
+    assert low < first.scores["f1"] - second.scores["f1"] < high
+    assert f1_difference(first, first) == (0.0, 0.0)
+    assert f1_difference(first, count_spans(worse, truth))[0] >= 0

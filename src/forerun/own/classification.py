@@ -32,7 +32,7 @@ from forerun.own.number_scores import NUMBER_SCORES, judge_numbers, number_score
 from forerun.own.parts import OwnParts
 from forerun.own.scoring import class_logits, held_out_data
 from forerun.own.stores import stored_samples
-from forerun.own.task import Task, named, strongest, watched
+from forerun.own.task import Task, judging_score, named, strongest, watched
 from forerun.own.thresholds import KeptDecision, decision_for
 from forerun.own.tokens import encoded, tokenizer_of
 from forerun.own.workloads import workload_of_facts
@@ -109,7 +109,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
     samples = {part: _samples(own, facts, tokenizer) for part, own in rows.items()}
     split = {part: LabelRows(rows[part], samples[part].id_lengths, facts) for part in ("validation", "test")}
     held_out = {part: held_out_data(settings, samples[part], facts.pad_id) for part in ("validation", "test")}
-    thresholds = KeptDecision(facts)
+    thresholds, metric = KeptDecision(facts), settings.evaluation.metric
 
     def evaluate(step: TrainingStep) -> dict[str, float]:
         return watched(_scores(class_logits(step, held_out["validation"]), split["validation"], facts))
@@ -129,7 +129,7 @@ def open_classification(settings: Settings, parts: OwnParts, *, lengths_only: bo
         final_examples=len(rows["test"]) + (len(rows["validation"]) if facts.label_kind == "several" else 0),
         evaluate=evaluate,
         judge=judge,
-        baselines=lambda logits: _judge(logits, baseline_rows(rows["train"], facts), split, thresholds),
+        baselines=lambda logits: _judge(logits, baseline_rows(rows["train"], facts), split, thresholds, metric),
         scores=scores_of_labels(facts.label_kind),
         assumptions=assumptions,
         trivial=_trivial(parts.train, facts),
@@ -248,12 +248,16 @@ def _answers_of_baselines(
 
 
 def _judge(
-    logits: Mapping[str, np.ndarray], train: LabelRows, split: Mapping[str, LabelRows], thresholds: KeptDecision
+    logits: Mapping[str, np.ndarray],
+    train: LabelRows,
+    split: Mapping[str, LabelRows],
+    thresholds: KeptDecision,
+    metric: str | None,
 ) -> Judgement:
     """Scores of the test rows beside every baseline, with intervals."""
     facts, test = thresholds.facts, split["test"]
     if facts.label_kind == "number":
-        return judge_numbers(numbers(logits["test"], facts), train, test)
+        return judge_numbers(numbers(logits["test"], facts), train, test, metric)
     is_several = facts.label_kind == "several"
     answers = {part: _predictions(own, split[part].targets, facts) for part, own in logits.items()}
     here = answers["test"]
@@ -261,12 +265,12 @@ def _judge(
     thresholds.keep(decision)
     others, decisions = _answers_of_baselines(train, split, is_several=is_several)
     scores = {name: figures(own, decisions[name]) for name, own in others.items()}
-    metrics, score = figures(here, decision), next(iter(LABEL_SCORES))
+    metrics, score = figures(here, decision), judging_score(LABEL_SCORES, metric)
     error = Z95 * standard_error(here, score, decision)
     best = strongest(score, scores, is_higher_better=True)
     gap, low, high = paired_gap(here, others[best], score, (decision, decisions[best]))
     metrics |= {**named(scores), f"{score}.low": metrics[score] - error}
-    metrics |= {f"{score}.high": metrics[score] + error, "gap.low": low, "gap.high": high}
+    metrics |= {f"{score}.high": metrics[score] + error, f"{score}.gap.low": low, f"{score}.gap.high": high}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in LABEL_SCORES)]]
     rows += [[name, *(own[each] for each in LABEL_SCORES)] for name, own in scores.items()]
     note = (

@@ -44,7 +44,7 @@ BASELINE_ROWS = 200_000
 """Most training rows that TF-IDF is fitted to."""
 SIMILARITIES = 2**25
 """Similarities in memory at once."""
-UNTRAINED = "untrained.json"
+UNTRAINED, RANKS = "untrained.json", "ranks"
 Rows = Sequence[PairRow | TripletRow]
 
 
@@ -106,7 +106,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         for n, prefix in enumerate(("", OTHER, NEGATIVE)[: 3 if has_negatives else 2])
     }
     tasks = {part: retrieval_task(split[part], tokenizer, facts) for part in ("validation", "test")}
-    untrained: dict[str, float] = {}
+    untrained: dict[str, Any] = {}
 
     def scores(step: TrainingStep, part: str) -> np.ndarray:
         task = tasks[part]
@@ -117,7 +117,7 @@ def open_embedding(settings: Settings, parts: OwnParts, *, lengths_only: bool) -
         path = folder / UNTRAINED
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(rank_scores(scores(step, "test"))))
+            write_whole(path, json.dumps(_with_ranks(scores(step, "test"))))
         untrained.update(json.loads(path.read_text()))
 
     return Task(
@@ -202,23 +202,33 @@ def vectors(step: TrainingStep, samples: Sequence[TokenSample], facts: TaskFacts
     return np.stack([rows[number] for number in range(len(samples))])
 
 
-def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: dict[str, float]) -> Judgement:
-    """Retrieval scores beside the baselines, by length, and the farthest positives."""
+def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: Mapping[str, Any]) -> Judgement:
+    """Retrieval scores beside the baselines, by length, and the farthest positives.
+
+    `untrained` holds the scores before training, and the `ranks` that they are of (not of runs before 2026-12-01).
+    """
     stride = max(1, math.ceil(len(train) / BASELINE_ROWS))
     words = task.ranks(word_similarity(task, [text for row in train[::stride] for text in texts_of(row)]))
     ranked = np.asarray([len(task.candidates) - len(task.others.get(n, [])) for n in range(len(ranks))])
     chance = (ranked + 1) / 2
     baselines = {"tf-idf": rank_scores(words), "chance": rank_scores(chance)}
-    baselines |= {"untrained": untrained} if untrained else {}
+    rivals = {"tf-idf": words, "chance": chance}
+    if untrained:
+        baselines["untrained"] = {name: value for name, value in untrained.items() if name != RANKS}
+        rivals |= {"untrained": np.asarray(untrained[RANKS])} if RANKS in untrained else {}
     best = strongest("mrr", baselines, is_higher_better=True)
     low, high = _mean_interval(1 / ranks)
-    gap_low, gap_high = _mean_interval(1 / ranks - 1 / words)
     metrics = {**rank_scores(ranks), **named(baselines), "mrr.low": float(low), "mrr.high": float(high)}
+    against = ""
+    if best in rivals:
+        gap_low, gap_high = _mean_interval(1 / ranks - 1 / rivals[best])
+        metrics |= {"mrr.gap.low": gap_low, "mrr.gap.high": gap_high}
+        against = f", {gap_low:+.3f} to {gap_high:+.3f} against it"
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in RETRIEVAL_SCORES)]]
     rows += [[name, *(own[each] for each in RETRIEVAL_SCORES)] for name, own in baselines.items()]
     note = (
         f"{len(task.anchors):,} anchors, {len(task.candidates):,} candidates each. mrr {low:.3f} to {high:.3f} (95 %, "
-        f"anchors drawn again), {gap_low:+.3f} to {gap_high:+.3f} against tf-idf. Strongest baseline: {best}."
+        f"anchors drawn again). Strongest baseline: {best}{against}."
         + (f" tf-idf is fitted to one training row in {stride}." if stride > 1 else "")
     )
     worst: list[int] = np.argsort(-ranks, kind="stable")[:EXAMPLES].tolist()
@@ -239,6 +249,10 @@ def judge_ranks(ranks: np.ndarray, task: RetrievalTask, train: Rows, untrained: 
         ],
         comparison_data={"ranks": ranks.tolist()},
     )
+
+
+def _with_ranks(ranks: np.ndarray) -> dict[str, Any]:
+    return {**rank_scores(ranks), RANKS: ranks.tolist()}
 
 
 def _mean_interval(values: np.ndarray) -> tuple[float, float]:

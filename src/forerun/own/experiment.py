@@ -31,7 +31,7 @@ from forerun.own.parts import OwnParts, read_parts
 from forerun.own.preference import PREFERENCE_SCORES, open_preference
 from forerun.own.rewriting import open_rewriting
 from forerun.own.tagging import TAG_SCORES, open_tagging
-from forerun.own.task import COST_CRITERIA, Task, criteria_of_task
+from forerun.own.task import COST_CRITERIA, Task, criteria_of_task, judging_score
 from forerun.own.token_scores import TOKEN_SCORES
 from forerun.own.tokens import RUN_FOLDER, cutting_rule
 from forerun.own.unpaired import UNPAIRED_SCORES, open_unpaired
@@ -62,6 +62,8 @@ TASKS: dict[str, _Open] = {
     "masked-lm": open_masked, "seq2seq-lm": open_rewriting, "embedding": open_embedding, "preference": open_answers,
 }  # fmt: skip
 """What opens each workload."""
+TOKEN_WORKLOADS = ("causal-lm", "masked-lm", "seq2seq-lm")
+"""Judged by their loss: tables of counts have no accuracy."""
 SCORES = {
     "causal-lm": TOKEN_SCORES, "masked-lm": TOKEN_SCORES, "seq2seq-lm": TOKEN_SCORES,
     "token-classification": TAG_SCORES, "embedding": RETRIEVAL_SCORES, "preference": PREFERENCE_SCORES,
@@ -117,7 +119,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False, run_folde
         ),
     }
     full = settings.model_copy(update=sizes)
-    score = task.default_score
+    criteria = criteria_for(full)
     whole = Experiment(
         settings=full,
         workload=task.workload,
@@ -129,7 +131,7 @@ def load_experiment(settings: Settings, *, lengths_only: bool = False, run_folde
         evaluate=lambda step, number: task.evaluate(step),
         judge=task.judge,
         baselines=lambda answers: _with_notes(task.baselines(answers), parts, settings),
-        criteria=criteria_of_task(score, is_higher_better=task.scores[score]),
+        criteria=criteria,
         save_assets=partial(_save_assets, task, full),
         write_onnx=lambda step, folder: write_onnx(step, task.facts, _example_samples(task), folder),
         write_gguf=lambda step, folder: write_gguf(step, task.tokenizer, task.facts, _example_samples(task), folder),
@@ -160,8 +162,15 @@ def _judged_on_validation(whole: Experiment, task: Task) -> ValidationExperiment
 
 def criteria_for(settings: Settings) -> tuple[Criterion, ...]:
     """Success criteria of a run on own data; its data are not read."""
-    name, is_higher_better = next(iter(scores_of(settings).items()))
-    return criteria_of_task(name, is_higher_better=is_higher_better)
+    name = judged_by(settings)
+    return criteria_of_task(name, is_higher_better=scores_of(settings)[name])
+
+
+def judged_by(settings: Settings) -> str:
+    """The score of the success criterion: `evaluation.metric`, else, or where no baseline is fit for it, its own."""
+    scores, metric = scores_of(settings), settings.evaluation.metric
+    has_none = settings.workload == "preference" or (settings.workload in TOKEN_WORKLOADS and metric == "accuracy")
+    return judging_score(scores, None if has_none else metric)
 
 
 def scores_of(settings: Settings) -> dict[str, bool]:

@@ -8,7 +8,7 @@ import numpy as np
 from forerun.evaluate.proportions import draws_of_rows
 from forerun.evaluate.text_baselines import in_blocks
 from forerun.own.label_tables import THIRDS, shortened, thirds
-from forerun.own.task import named, strongest
+from forerun.own.task import judging_score, named, strongest
 from forerun.report.tables import Cell, ResultTable
 from forerun.runs.recipe import Judgement
 
@@ -62,22 +62,34 @@ def number_baselines(train: NumberRows, texts: Sequence[str]) -> dict[str, np.nd
     }
 
 
-def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows) -> Judgement:
+def drawn_scores(score: str, targets: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """One score of rows that are drawn again, `DRAWS` times."""
+    parts: list[np.ndarray] = []
+    for draw in draws_of_rows(len(answers), DRAWS):
+        truth, errors = targets[draw], (answers - targets)[draw]
+        if score == "rmse":
+            parts.append(np.sqrt((errors**2).mean(axis=1)))
+        elif score == "mae":
+            parts.append(np.abs(errors).mean(axis=1))
+        else:
+            parts.append(
+                np.array([number_scores(a, a + b)[score] for a, b in zip(truth, errors, strict=True)], dtype=float)
+            )
+    return np.concatenate(parts)
+
+
+def judge_numbers(answers: np.ndarray, train: NumberRows, test: NumberRows, metric: str | None = None) -> Judgement:
     """Scores of the test rows beside the baselines, with an interval, by length, and the largest errors."""
     others = number_baselines(train, test.texts)
     scores = {name: number_scores(test.targets, own) for name, own in others.items()}
-    score = next(iter(NUMBER_SCORES))
-    best = strongest(score, scores, is_higher_better=False)
+    score = judging_score(NUMBER_SCORES, metric)
+    best = strongest(score, scores, is_higher_better=NUMBER_SCORES[score])
     metrics = number_scores(test.targets, answers)
-    squares = [(each - test.targets) ** 2 for each in (answers, others[best])]
-    drawn_errors = [
-        [np.sqrt(each[draw].mean(axis=1)) for each in squares] for draw in draws_of_rows(len(answers), DRAWS)
-    ]  # fmt: skip
-    own, other = (np.concatenate(errors) for errors in zip(*drawn_errors, strict=True))
+    own, other = (drawn_scores(score, test.targets, each) for each in (answers, others[best]))
     gaps = own - other
     (low, high), (gap_low, gap_high) = np.quantile(own, [0.025, 0.975]), np.quantile(gaps, [0.025, 0.975])
     metrics |= {**named(scores), f"{score}.low": float(low), f"{score}.high": float(high)}
-    metrics |= {"gap.low": float(gap_low), "gap.high": float(gap_high)}
+    metrics |= {f"{score}.gap.low": float(gap_low), f"{score}.gap.high": float(gap_high)}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in NUMBER_SCORES)]]
     rows += [[name, *(each[figure] for figure in NUMBER_SCORES)] for name, each in scores.items()]
     note = (

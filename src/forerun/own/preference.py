@@ -146,6 +146,8 @@ def judge_pairs(answers: np.ndarray, pairs: PreferenceSplit, rows: dict[str, Sto
     share = wilson(float(right.sum()), len(right))
     metrics |= {"accuracy.low": share.low, "accuracy.high": share.high}
     against = paired_difference(right.tolist(), hits[best].tolist()) if best in hits else share
+    below = 0.0 if best in hits else baselines[best]["accuracy"]
+    metrics |= {"accuracy.gap.low": against.low - below, "accuracy.gap.high": against.high - below}
     note = (
         f"{len(right):,} test pairs; {lost} without room for both answers are left out. Accuracy {share}, against "
         f"{best}, the strongest baseline: {against}. The chosen answer is the likelier one in "

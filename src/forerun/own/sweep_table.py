@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from forerun.own.experiment import scores_of
+from forerun.own.experiment import judged_by, scores_of
 from forerun.report.tables import Cell, ResultCurve, ResultTable
 from forerun.runs.recipe import SweepRun
 
 
 def comparison(runs: Sequence[SweepRun]) -> tuple[list[ResultTable], list[ResultCurve]]:
     """A table of each variant's score with its interval and the strongest baseline's."""
-    score, is_higher_better = next(iter(scores_of(runs[0].settings).items()))
+    score = judged_by(runs[0].settings)
+    is_higher_better = scores_of(runs[0].settings)[score]
     choose = max if is_higher_better else min
     rows: list[list[Cell]] = []
     for run in runs:

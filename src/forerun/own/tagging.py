@@ -17,7 +17,7 @@ from forerun.data.own.stored_rows import StoredRows
 from forerun.data.stored_samples import StoredSamples
 from forerun.data.token_data import IGNORED, TokenData, TokenSample
 from forerun.errors import BadData
-from forerun.evaluate.spans import OUTSIDE, PREFIXES, count_spans, outside_of, scores_by_type
+from forerun.evaluate.spans import OUTSIDE, PREFIXES, count_spans, f1_difference, outside_of, scores_by_type
 from forerun.own.facts import TaskFacts
 from forerun.own.label_tables import EXAMPLES, THIRDS, shortened, thirds
 from forerun.own.parts import OwnParts
@@ -174,17 +174,20 @@ def tag_baselines(train: Sequence[TaggedRow], rows: Sequence[TaggedRow]) -> dict
 
 def judge_tags(tags: Tags, train: Sequence[TaggedRow], test: Sequence[TaggedRow], outside: str = OUTSIDE) -> Judgement:
     """Scores beside the baselines, by type, by length and for words never seen, with the confusions."""
-    baselines = {name: tag_scores(own, test, outside) for name, own in tag_baselines(train, test).items()}
+    rivals = tag_baselines(train, test)
+    baselines = {name: tag_scores(own, test, outside) for name, own in rivals.items()}
     best = strongest("f1", baselines, is_higher_better=True)
     metrics, truth = tag_scores(tags, test, outside), [row.tags for row in test]
-    low, high = count_spans(tags, truth, outside).interval()
-    metrics |= {**named(baselines), "f1.low": low, "f1.high": high}
+    spans = count_spans(tags, truth, outside)
+    low, high = spans.interval()
+    gap_low, gap_high = f1_difference(spans, count_spans(rivals[best], truth, outside))
+    metrics |= {**named(baselines), "f1.low": low, "f1.high": high, "f1.gap.low": gap_low, "f1.gap.high": gap_high}
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in TAG_SCORES)]]
     rows += [[name, *(own[each] for each in TAG_SCORES)] for name, own in baselines.items()]
     what = "whole spans" if outside == OUTSIDE else f"words whose tag is not {outside}"
     note = (
-        f"{len(test):,} test rows; F1 of {what} {low:.3f} to {high:.3f} (95 %, rows drawn again). Strongest "
-        f"baseline: {best}."
+        f"{len(test):,} test rows; F1 of {what} {low:.3f} to {high:.3f} (95 %, rows drawn again), {gap_low:+.3f} "
+        f"to {gap_high:+.3f} against {best}, the strongest baseline."
     )
     if outside != OUTSIDE:
         note += f" Tags are numbers without names, and {outside}, the most frequent, counts as outside of spans."

@@ -18,6 +18,7 @@ from forerun.verify.compare import EVERY_BASELINE, Criterion
 
 VALIDATION = "validation_"
 """Before the name of a score between epochs."""
+CALIBRATION = "ece"
 COST_CRITERIA = (
     Criterion(name="step time was forecast", quantity="step.seconds", comparison="error within", bound=0.35),
     Criterion(name="peak memory was forecast", quantity="peak_allocated_bytes", comparison="error within", bound=0.2),
@@ -86,6 +87,14 @@ def criteria_of_task(score: str, *, is_higher_better: bool) -> tuple[Criterion, 
         ),
         *COST_CRITERIA,
     )  # fmt: skip
+
+
+def judging_score(scores: Mapping[str, bool], metric: str | None) -> str:
+    """The score of the success criterion: `metric`, else the first of `scores`.
+
+    A constant answer can have no calibration error at all, so `ece` chooses a checkpoint and judges no run.
+    """
+    return next(iter(scores)) if metric is None or metric == CALIBRATION or metric not in scores else metric
 
 
 def strongest(score: str, baselines: Mapping[str, Mapping[str, float]], *, is_higher_better: bool) -> str:

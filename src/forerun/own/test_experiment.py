@@ -6,7 +6,7 @@ from forerun.data.byte_pairs import ANY_SCRIPT, by_words
 from forerun.data.chat_tokens import PIECES
 from forerun.errors import BadData, InvalidSettings
 from forerun.hardware.catalogue import device
-from forerun.own.experiment import load_experiment
+from forerun.own.experiment import criteria_for, load_experiment
 from forerun.own.facts import ASSETS
 from forerun.own.tokens import cutting_rule
 from forerun.settings.load import settings_from
@@ -58,3 +58,18 @@ def test_a_run_from_before_goes_on_with_its_own_tokenizer(tmp_path):
     assert cutting_rule(tmp_path / "export") == rules[1]
     load_experiment(settings).save_assets(tmp_path / "fresh")
     assert cutting_rule(tmp_path / "fresh") == rules[0]
+
+
+@pytest.mark.parametrize(
+    ("workload", "metric", "quantity", "comparison"),
+    [
+        ("sequence-classification", None, "macro_f1", "above"), ("sequence-classification", "mcc", "mcc", "above"),
+        ("sequence-classification", "ece", "macro_f1", "above"), ("causal-lm", "perplexity", "perplexity", "below"),
+        ("causal-lm", "accuracy", "loss", "below"), ("preference", "margin", "accuracy", "above"),
+        ("token-classification", "recall", "recall", "above"),
+    ],
+)  # fmt: skip
+def test_a_run_is_judged_by_the_score_that_was_asked_for(workload, metric, quantity, comparison):
+    content = {"name": "a", "workload": workload, "model": {"name": "tiny-bert"}, "evaluation": {"metric": metric}}
+    first = criteria_for(settings_from(content))[0]
+    assert (first.quantity, first.comparison, first.bound) == (quantity, comparison, f"*.{quantity}")

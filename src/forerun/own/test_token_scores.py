@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from forerun.data.token_data import IGNORED, TokenSample
 from forerun.evaluate.language import bigram_loss, unigram_loss
 from forerun.own import token_scores
-from forerun.own.token_scores import _sums, count_baselines, predicted_pairs
+from forerun.own.token_scores import TokenScores, _sums, count_baselines, predicted_pairs
 
 
 def samples_of(count, seed=0):
@@ -26,18 +26,32 @@ def test_pairs_are_of_the_labels_that_count():
 def test_losses_are_those_of_all_pairs_at_once(block, monkeypatch):
     monkeypatch.setattr(token_scores, "BLOCK_TARGETS", block)
     train, test = samples_of(50), samples_of(20, seed=1)
-    scores, note = count_baselines(train, test)
+    scores, nats, note = count_baselines(train, test)
     pairs = [np.concatenate([predicted_pairs(sample) for sample in part]) for part in (train, test)]
     size = int(max(part.max() for part in pairs)) + 1
     assert scores["unigram"]["loss"] == pytest.approx(unigram_loss(*pairs, size), rel=1e-12)
     assert scores["bigram"]["loss"] == pytest.approx(bigram_loss(*pairs, size), rel=1e-12)
     assert note == ""
+    for name, own in nats.items():
+        assert own.shape == (20,)
+        assert own[7] / 23 == pytest.approx(count_baselines(train, test[7:8])[0][name]["loss"])
+
+
+def test_a_loss_is_compared_sample_by_sample():
+    chance = np.random.default_rng(0)
+    nats = chance.gamma(1.0, 40.0, size=60)  # samples differ much, and the other model is a little worse in each
+    scores = TokenScores(nats, np.full(60, 20.0), np.zeros(60))
+    low, high = scores.interval()
+    gap_low, gap_high = scores.interval(nats * 1.05)
+    assert low < scores.loss < high
+    assert gap_low < -0.05 * scores.loss < gap_high < 0
+    assert high - low > 10 * (gap_high - gap_low)
 
 
 def test_of_many_training_samples_a_part_is_counted_and_named(monkeypatch):
     train, test = samples_of(50), samples_of(20, seed=1)
     monkeypatch.setattr(token_scores, "COUNTED_TOKENS", 500)
-    scores, note = count_baselines(train, test)
+    scores, _, note = count_baselines(train, test)
     assert "391 training targets, those of one sample in 3" in note
     assert scores == count_baselines(train[::3], test)[0]
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forerun.own.token_scores import UNTRAINED, Untrained
@@ -27,6 +28,8 @@ def test_a_file_is_there_whole_or_as_before(tmp_path: Path, monkeypatch: pytest.
 
 def test_scores_before_training_survive_a_kill_while_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Scores:
+        nats = np.array([3.0, 1.0])
+
         def metrics(self) -> dict[str, float]:
             return {"loss": 2.0}
 
@@ -41,3 +44,4 @@ def test_scores_before_training_survive_a_kill_while_they_are_written(tmp_path: 
     again = Untrained(None)  # type: ignore[arg-type]
     again.score(None, tmp_path)  # type: ignore[arg-type]
     assert resumed.scores == again.scores == {"loss": 2.0}
+    assert resumed.nats.tolist() == again.nats.tolist() == [3.0, 1.0]  # type: ignore[union-attr]

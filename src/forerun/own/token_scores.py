@@ -38,7 +38,7 @@ LOGIT_VALUES, LOGIT_VALUES_ON_HOST, LEAST_TOKENS = 2**27, 2**21, 256
 """Most logits at once: 512 MiB in fp32. A host takes blocks of more than 32 MiB anew from the operating system each
 time (glibc, M_MMAP_THRESHOLD), and filling their pages costs more than the arithmetic: 8 MiB, but some tokens."""
 DRAWS, EXAMPLES = 1000, 8
-UNTRAINED = "untrained.json"
+UNTRAINED, NATS = "untrained.json", "nats"
 COUNTED_TOKENS = 2**24
 """Most training tokens, about, of which tables of counts are made: 0.4 GiB."""
 BLOCK_TARGETS = 2**20
@@ -73,10 +73,11 @@ class TokenScores:
             scores["bits_per_byte"] = float(self.nats.sum()) / (text_bytes * math.log(2))
         return scores
 
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 95 % interval of the loss."""
+    def interval(self, other: np.ndarray | float = 0.0) -> tuple[float, float]:
+        """Ends of the 95 % interval of the loss; of its difference from `other`'s, given nats of the same samples."""
+        gaps = self.nats - other
         losses = np.concatenate([
-            self.nats[draw].sum(axis=1) / np.maximum(1, self.targets[draw].sum(axis=1))
+            gaps[draw].sum(axis=1) / np.maximum(1, self.targets[draw].sum(axis=1))
             for draw in draws_of_rows(len(self.nats), DRAWS)
         ])  # fmt: skip
         low, high = np.quantile(losses, [0.025, 0.975])
@@ -123,16 +124,21 @@ class Untrained:
     def __init__(self, data: TokenData):
         self.data = data
         self.scores: dict[str, float] = {}
+        self.nats: np.ndarray | None = None
+        """Of each sample; runs before 2026-12-01 kept none."""
 
     def score(self, step: TrainingStep, folder: Path) -> None:
         """Score the model as it is now, unless an earlier process of the run has."""
         path = folder / UNTRAINED
         if path.exists():
-            self.scores = json.loads(path.read_text())
+            content = json.loads(path.read_text())
+            nats = content.pop(NATS, None)
+            self.scores, self.nats = content, None if nats is None else np.asarray(nats)
             return
-        self.scores = score_tokens(step, self.data).metrics()
+        scores = score_tokens(step, self.data)
+        self.scores, self.nats = scores.metrics(), scores.nats
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(self.scores))
+        write_whole(path, json.dumps({**self.scores, NATS: scores.nats.round(6).tolist()}))
 
 
 def predicted_pairs(sample: TokenSample) -> Pairs:
@@ -145,38 +151,44 @@ def predicted_pairs(sample: TokenSample) -> Pairs:
 
 def count_baselines(
     train: Sequence[TokenSample], test: Sequence[TokenSample], pairs_of: PairsOf = predicted_pairs
-) -> tuple[dict[str, dict[str, float]], str]:
-    """Loss and perplexity of tables of counts; and a sentence, where the tables do not count every training sample.
+) -> tuple[dict[str, dict[str, float]], dict[str, np.ndarray], str]:
+    """Loss and perplexity of tables of counts; nats of each sample by them; and a sentence, where the tables do not
+    count every training sample.
 
     Of more than `COUNTED_TOKENS` training tokens every n-th sample is counted, so that memory stays bounded.
     """
     stride = max(1, math.ceil(int(id_lengths(train).sum()) / COUNTED_TOKENS))
     counted = np.concatenate([pairs_of(sample) for sample in train[::stride]])
-    size = 1 + max(int(block.max(initial=0)) for block in chain([counted], _blocks(test, pairs_of)))
+    size = 1 + max(
+        int(block.max(initial=0)) for block in chain([counted], (block for block, _ in _blocks(test, pairs_of)))
+    )
     tables = {"unigram": unigram_table(counted, size), "bigram": bigram_table(counted, size)}
-    sums, targets = dict.fromkeys(tables, 0.0), 0
-    for block in _blocks(test, pairs_of):
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in tables}
+    targets = 0
+    for block, sizes in _blocks(test, pairs_of):
         targets += len(block)
+        numbers = np.repeat(np.arange(len(sizes)), sizes)
         for name, nats in tables.items():
-            sums[name] += float(nats(block).sum())
-    losses = {name: whole / max(1, targets) for name, whole in sums.items()}
+            parts[name].append(np.bincount(numbers, weights=nats(block), minlength=len(sizes)))
+    by_sample = {name: np.concatenate(own) if own else np.zeros(0) for name, own in parts.items()}
+    losses = {name: float(own.sum()) / max(1, targets) for name, own in by_sample.items()}
     scores = {name: {"loss": loss, "perplexity": math.exp(min(loss, 700.0))} for name, loss in losses.items()}
     note = f"Unigram and bigram are counts of {len(counted):,} training targets, those of one sample in {stride}."
-    return scores, note if stride > 1 else ""
+    return scores, by_sample, note if stride > 1 else ""
 
 
-def _blocks(samples: Sequence[TokenSample], pairs_of: PairsOf) -> Iterator[Pairs]:
-    """All pairs of `samples`, of many samples at once."""
+def _blocks(samples: Sequence[TokenSample], pairs_of: PairsOf) -> Iterator[tuple[Pairs, list[int]]]:
+    """All pairs of `samples`, of many samples at once, and how many each of them has."""
     block: list[Pairs] = []
     size = 0
     for sample in samples:
         block.append(pairs_of(sample))
         size += len(block[-1])
         if size >= BLOCK_TARGETS:
-            yield np.concatenate(block)
+            yield np.concatenate(block), [len(pairs) for pairs in block]
             block, size = [], 0
     if block:
-        yield np.concatenate(block)
+        yield np.concatenate(block), [len(pairs) for pairs in block]
 
 
 def judge_tokens(
@@ -194,19 +206,26 @@ def judge_tokens(
 
     `pairs_of` gives a sample's pairs of (token before, target), which the tables of counts are made of.
     """
-    baselines, counted_note = count_baselines(train, test, pairs_of)
+    baselines, nats, counted_note = count_baselines(train, test, pairs_of)
     if untrained is not None and untrained.scores:
         baselines["untrained"] = untrained.scores
+        nats |= {} if untrained.nats is None else {"untrained": untrained.nats}
     metrics = scores.metrics(text_bytes)
     low, high = scores.interval()
     best = strongest("loss", baselines, is_higher_better=False)
     metrics |= {**named(baselines), "loss.low": low, "loss.high": high}
+    against = ""
+    if best in nats:
+        gap_low, gap_high = scores.interval(nats[best])
+        metrics |= {"loss.gap.low": gap_low, "loss.gap.high": gap_high}
+        against = f", {gap_low:+.3f} to {gap_high:+.3f} against it"
     columns = ["loss", "perplexity", "accuracy", *(["bits_per_byte"] if text_bytes else [])]
     rows: list[list[Cell]] = [["model", *(metrics[name] for name in columns)]]
     rows += [[name, *(own.get(each) for each in columns)] for name, own in baselines.items()]
+    notes = " ".join(filter(None, (counted_note, note)))
     text = (
         f"{int(scores.targets.sum()):,} predicted tokens of {len(test):,} test samples; loss {low:.3f} to {high:.3f} "
-        f"nats (95 %, samples drawn again). Strongest baseline: {best}. {' '.join(filter(None, (counted_note, note)))}"
+        f"nats (95 %, samples drawn again). Strongest baseline: {best}{against}. {notes}"
     ).strip()
     tables = [
         ResultTable(title="Test, beside its baselines", note=text, columns=["", *columns], rows=rows),

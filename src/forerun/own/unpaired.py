@@ -193,6 +193,7 @@ def judge_answers(
     against = ""
     if best in rivals:
         gap = auc_difference(scored, rivals[best], DRAWS)
+        metrics |= {"auc.gap.low": gap.low, "auc.gap.high": gap.high}
         against = f": {Interval(gap.value, gap.low, gap.high)}"
     note = (
         f"{len(labels):,} test answers, {int(labels.sum()):,} of them desirable. Left out, as their answers begin "

@@ -11,12 +11,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from forerun.records import Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
+from forerun.records import CriterionResult, Forecast, Measurement, MemoryBreakdown, Record, StepReport, Verdict
 from forerun.report.charts import Band, Line, draw_lines, draw_stack, line_view, stack_view
 from forerun.report.figure import curve_lines, curve_view
 from forerun.report.tables import ResultCurve, ResultTable, cell_text
 from forerun.report.terminal import quantity_text
 from forerun.units import format_bytes, format_percent, format_seconds
+from forerun.verify.early_stop import early_stop_sentence, until_it_stopped
 
 OPERATORS_SHOWN = 10
 LOSS_PARTS_SHOWN = 6
@@ -62,7 +63,7 @@ def render_page(content: PageContent) -> str:
         card_share=round(100 * forecast.memory.capacity_bytes / _memory_scale(forecast), 2),
         legend=[name.removesuffix("_bytes") for name in MemoryBreakdown.model_fields],
         step_bars=phase_bars(forecast.step.phases, None if measured is None else measured.step.phases),
-        run_bars=phase_bars(forecast.run.phases, None if measured is None else measured.run.phases),
+        run_bars=run_bars(forecast, measured),
         operators=forecast.detail.operators[:OPERATORS_SHOWN],
         charts=[Markup(chart) for chart in step_charts(content)],
         curves=[Markup(curve_chart(curve)) for curve in content.curves],
@@ -70,6 +71,7 @@ def render_page(content: PageContent) -> str:
         seconds=format_seconds,
         size=format_bytes,
         settings=flat(content.settings),
+        word=criterion_word,
     )
 
 
@@ -90,19 +92,35 @@ def page_template(name: str) -> jinja2.Template:
 
 
 def headline(content: PageContent) -> str:
-    """The verdict in a sentence."""
+    """The verdict in a sentence; before it, that the run stopped early."""
     if content.verdict is None:
         return f"This run is {content.run['state']}: there is no verdict yet."
-    criteria, baseline = content.verdict.criteria, content.verdict.better_baseline
+    return " ".join(filter(None, (early_stop_sentence(content.verdict), _outcome(content.verdict))))
+
+
+def _outcome(verdict: Verdict) -> str:
+    criteria, baseline = verdict.criteria, verdict.better_baseline
     first = f"{baseline}. " if baseline else ""
     failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
     if failures:
         return f"{first}{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}."
+    unsettled = [f"{criterion.name}: {criterion.open}" for criterion in criteria if criterion.open]
     unjudged = [criterion.name for criterion in criteria if not criterion.judged]
+    if unsettled:
+        passed = f"{len(criteria) - len(unsettled) - len(unjudged)} of {len(criteria)} criteria passed"
+        others = f" Not judged, since others used the processors: {'; '.join(unjudged)}." if unjudged else ""
+        return f"{passed}; {'; '.join(unsettled)}.{others}"
     if unjudged:
         passed = f"{len(criteria) - len(unjudged)} of {len(criteria)} criteria passed"
         return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}."
     return f"All {len(criteria)} criteria passed."
+
+
+def criterion_word(result: CriterionResult) -> str:
+    """`pass`, `fail`, `open` where a pass may be luck, or `not judged`."""
+    if result.open:
+        return "open"
+    return "pass" if result.passed else "fail" if result.judged else "not judged"
 
 
 def facts(content: PageContent) -> list[tuple[str, str, str]]:
@@ -176,6 +194,13 @@ def memory_parts(forecast: Forecast) -> list[tuple[str, float, str]]:
 
 def _memory_scale(forecast: Forecast) -> float:
     return 1.02 * max(forecast.memory.capacity_bytes, forecast.memory.device_bytes.conservative)
+
+
+def run_bars(forecast: Forecast, measured: Measurement | None) -> list[Bar]:
+    """Phases of the whole run, of one that stopped early up to there."""
+    if measured is None:
+        return phase_bars(forecast.run.phases, None)
+    return phase_bars(until_it_stopped(forecast, measured).run.phases, measured.run.phases)
 
 
 def phase_bars(forecast: Record, measured: Record | None) -> list[Bar]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from forerun.records import Verdict
-from forerun.report.html import PageContent, facts, headline, phase_bars, verdict_rows
+from forerun.report.html import PageContent, criterion_word, facts, headline, phase_bars, run_bars, verdict_rows
 from forerun.report.plain_tables import PlainTable, as_markdown
 from forerun.report.tables import ResultTable, cell_text
 from forerun.units import format_bytes
@@ -33,16 +33,13 @@ def _details(content: PageContent) -> Iterator[PlainTable]:
     yield _table("Memory at the peak (forecast)", ["part", "size"], rows)
     for title, bars in (
         ("One step", phase_bars(forecast.step.phases, measured and measured.step.phases)),
-        ("The whole run", phase_bars(forecast.run.phases, measured and measured.run.phases)),
+        ("The whole run", run_bars(forecast, measured)),
     ):
         yield _table(title, ["phase", "forecast", "measured"], [(b.name, b.forecast, b.measured) for b in bars])
 
 
 def _criteria(verdict: Verdict) -> PlainTable:
-    rows = [
-        (each.name, f"{each.value:.3f}", each.rule, "pass" if each.passed else "fail" if each.judged else "not judged")
-        for each in verdict.criteria
-    ]
+    rows = [(each.name, f"{each.value:.3f}", each.rule, criterion_word(each)) for each in verdict.criteria]
     return _table("Criteria", ["criterion", "value", "rule", ""], rows)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from forerun.records import Forecast, Measurement, Range
-from forerun.report.html import PageContent, flat, headline, verdict_rows
+from forerun.report.html import PageContent, criterion_word, flat, headline, verdict_rows
 from forerun.report.plain_tables import Part, PlainTable, as_markdown
 from forerun.report.tables import ResultTable, cell_text
 from forerun.settings.schema import Settings
@@ -115,7 +115,7 @@ def _criteria(content: PageContent) -> Iterator[Part]:
     if content.verdict is not None:
         rows = [
             [each.name, f"{each.value:.3f}", each.rule,
-             "pass" if each.passed else "fail" if each.judged else "not judged"]
+             criterion_word(each)]
             for each in content.verdict.criteria
         ]  # fmt: skip
         yield PlainTable(title="Criteria", columns=["criterion", "value", "rule", ""], rows=rows)

@@ -13,6 +13,7 @@ from forerun.report.fitted_table import FittedTable
 from forerun.report.kinds_table import kinds_table
 from forerun.report.tables import ResultTable
 from forerun.units import KILOWATT_HOUR, format_bytes, format_percent, format_seconds
+from forerun.verify.early_stop import early_stop_sentence
 
 BAR_WIDTH = 24
 GOOD, BAD, FAINT = "green", "red", "dim"
@@ -178,9 +179,14 @@ def verdict_table(verdict: Verdict) -> RenderableType:
             Text(mark, style=FAINT),
         )
     parts: list[RenderableType] = [table]
+    if verdict.stopped_early:
+        parts.append(Text(early_stop_sentence(verdict)))
     for criterion in verdict.criteria:
         style, word = (GOOD, "pass") if criterion.passed else (BAD, "FAIL") if criterion.judged else (FAINT, "----")
+        style, word = ("yellow", "open") if criterion.open else (style, word)
         parts.append(Text.assemble((f"{word}  ", style), f"{criterion.name}: {criterion.value:.3f} ({criterion.rule})"))
+        if criterion.open:
+            parts.append(Text(f"      {criterion.open}.", style="yellow"))
     if verdict.better_baseline:
         parts.append(Text(f"{verdict.better_baseline}.", style="yellow"))
     if verdict.first_cause:

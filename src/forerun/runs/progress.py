@@ -66,14 +66,23 @@ class TerminalProgress(RunListener):
             self.progress.update(self.task, completed=report.step, note=_in_lines(note, self.losses.line()))
         if not self.err.is_terminal and report.step % max(1, total // PLAIN_LINES) == 0:
             self.err.print(f"step {report.step}/{total}  {note}", highlight=False)
+        self._say_evaluations()
+
+    def training_done(self) -> None:
+        """Close the bar, and say what comes next."""
+        self._say_evaluations()
+        self.close()
+        self.err.print(f"loss {self.losses.line()}", highlight=False)
+        after = self.forecast.detail.final_evaluation_seconds if self.forecast is not None else 0.0
+        long = f", forecast to take the model {format_seconds(after)}" if after else ""
+        best, total = self.training.best, self.training.schedule.total_steps
+        early = "" if best is None else best.stop_said(self.training.done_steps, total)
+        ending = f"Training {early}." if early else "Training is done."
+        self.err.print(f"{ending} Scoring held-out data{long}, and the baselines.", soft_wrap=True, highlight=False)
+
+    def _say_evaluations(self) -> None:
         for number, scores in self.training.evaluations[self.evaluations :]:
             self.say_evaluation(number, scores)
-        if report.step == total:
-            self.close()
-            self.err.print(f"loss {self.losses.line()}", highlight=False)
-            after = self.forecast.detail.final_evaluation_seconds if self.forecast is not None else 0.0
-            long = f", forecast to take the model {format_seconds(after)}" if after else ""
-            self.err.print(f"Training is done; scoring held-out data{long}, and the baselines.", highlight=False)
 
     def say_evaluation(self, number: int, scores: dict[str, float]) -> None:
         """One line per evaluation between epochs."""

@@ -55,6 +55,9 @@ class RunListener:
     def step_done(self, report: StepReport, left: Range) -> None:
         """One optimizer step is done, with so many seconds of training left."""
 
+    def training_done(self) -> None:
+        """No step is left, or training stopped early; held-out data come next."""
+
     def judged(self, judgement: Judgement) -> None:
         """The final evaluation is done."""
 
@@ -188,6 +191,7 @@ def train_and_judge(
         with contextlib.suppress(LedgerNotWritten):  # a full disk may be why the run failed
             ledger.record_event(run_id, "failed", str(error))
         raise
+    listener.training_done()
     training.load_best()
     with work("scoring held-out data"):
         scores, seconds = _timed(lambda: experiment.judge(training.step))

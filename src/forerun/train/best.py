@@ -67,6 +67,16 @@ class BestCheckpoint:
         """Whether training stops early."""
         return self.patience is not None and self.waited >= self.patience
 
+    def stop_said(self, done_steps: int, total_steps: int) -> str:
+        """Where training stopped early and why; empty where it did not."""
+        if not self.is_over or done_steps >= total_steps:
+            return ""
+        wait = "1 evaluation" if self.patience == 1 else f"{self.patience} evaluations"
+        return (
+            f"stopped early after step {done_steps:,} of {total_steps:,}: {self.by.score} was not better for {wait} "
+            f"(evaluation.patience); its best, {self.value:.4f}, is of step {self.step:,}"
+        )
+
     def observe(self, scores: Mapping[str, float], number: int, step: TrainingStep) -> str | None:
         """Note the scores after `number` optimizer steps, and save the model of `step` where it is the best so far.
 

@@ -376,6 +376,7 @@ class Training:
                 checkpoint_bytes=sum(f.stat().st_size for f in saved[-1].iterdir()) if saved else 0,
                 seconds=sum(phases.model_dump().values()),
                 phases=phases,
+                stopped_early=self.best.stop_said(self.done_steps, self.schedule.total_steps) if self.best else "",
             ),
             metrics=metrics,
             versions=measure.versions(),

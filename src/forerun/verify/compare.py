@@ -12,6 +12,7 @@ from forerun.records import CriterionResult, Forecast, Measurement, Range, Recor
 from forerun.units import format_bytes, format_percent, format_seconds
 from forerun.verify.causes import causes
 from forerun.verify.contention import contention, slowdown
+from forerun.verify.early_stop import until_it_stopped
 
 Unit = Literal["bytes", "seconds", "count", "per second"]
 NEGLIGIBLE_SHARE = 0.02
@@ -22,6 +23,8 @@ CONTENDED_SHARE = 0.25
 """Share of all processor time that others may use; above it a time that was longer than forecast is not judged."""
 
 
+NOT_TOLD_APART = "not told apart from the strongest baseline"
+"""Name of a result whose score is the best, and whose difference from the strongest baseline may be 0."""
 EVERY_BASELINE = "*."
 """Beginning of a bound that is the best of all baselines' metrics of one name: `*.macro_f1`."""
 
@@ -59,7 +62,8 @@ class Criterion(Record):
 
 
 def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: Sequence[Criterion] = ()) -> Verdict:
-    """The verdict on one run."""
+    """The verdict on one run; of one that stopped early, on the time up to there."""
+    forecast = until_it_stopped(forecast, measurement)
     rows = compare(forecast, measurement)
     others, longer = contention(forecast, measurement), slowdown(forecast, measurement)
     results = [_fairly(_judge(each, measurement, rows), each, rows, others, longer) for each in criteria]
@@ -69,6 +73,7 @@ def verify(run_id: str, forecast: Forecast, measurement: Measurement, criteria: 
         criteria=results,
         first_cause=first_cause(rows),
         causes=causes(forecast, measurement),
+        stopped_early=measurement.run.stopped_early,
         better_baseline=better_baseline(measurement.metrics, criteria),
         passed=all(result.passed or not result.judged for result in results),
     )
@@ -134,7 +139,7 @@ def compare(forecast: Forecast, measurement: Measurement) -> list[VerdictRow]:
         row("run.seconds", "seconds", forecast.run.seconds, measurement.run.seconds),
         *_phases("run", forecast.run.phases, measurement.run.phases),
     ]
-    counts = ("total_steps", "checkpoints_written")
+    counts = () if measurement.run.stopped_early else ("total_steps", "checkpoints_written")
     rows += [row(name, "count", getattr(forecast.run, name), getattr(measurement.run, name)) for name in counts]
     rows.append(row("checkpoint_bytes", "bytes", forecast.run.checkpoint_bytes, measurement.run.checkpoint_bytes))
     rates = ("tokens_per_second", "samples_per_second")
@@ -183,7 +188,32 @@ def judge(criterion: Criterion, metrics: Mapping[str, float]) -> CriterionResult
         missing = criterion.quantity if value is None else criterion.bound
         return CriterionResult(name=criterion.name, rule=f"{rule}: {missing} was not measured", value=0.0, passed=False)
     passed = value > bound if criterion.is_upward else value < bound
-    return CriterionResult(name=criterion.name, rule=rule, value=value, passed=passed)
+    may_be_luck = luck(criterion, metrics) if passed else ""
+    name = NOT_TOLD_APART if may_be_luck else criterion.name
+    return CriterionResult(name=name, rule=rule, value=value, passed=passed, open=may_be_luck)
+
+
+def luck(criterion: Criterion, metrics: Mapping[str, float]) -> str:
+    """Why a score above all baselines may be luck, and the remedy; empty where it is not, or no interval is known.
+
+    The interval is that of the difference (`macro_f1.gap.low`), else that of the score, with the baseline as exact.
+    """
+    bounds = criterion.bounding(metrics) if criterion.is_of_baselines else {}
+    best, bound = next(iter(bounds.items()), ("", 0.0))
+    ends = [metrics.get(f"{criterion.quantity}.gap.{end}") for end in ("low", "high")]
+    is_paired = None not in ends
+    if not is_paired:
+        ends = [metrics.get(f"{criterion.quantity}.{end}") for end in ("low", "high")]
+        ends = [None if end is None else end - bound for end in ends]
+    low, high = ends
+    if not bounds or low is None or high is None or not low <= 0 <= high:
+        return ""
+    method = best.removesuffix(f".{criterion.quantity}")
+    how = "" if is_paired else ", the baseline taken as exact"
+    return (
+        f"not told apart from {method}: the difference is {low:+.3f} to {high:+.3f} (95 %{how}). More test rows "
+        f"(evaluation.test_examples, data.test) tell; or train longer or on more rows"
+    )
 
 
 def first_cause(rows: Sequence[VerdictRow]) -> str:

@@ -18,7 +18,7 @@ from forerun.records import (
     StepForecast,
     StepPhases,
 )  # fmt: skip
-from forerun.verify.compare import Criterion, compare, failure_line, first_cause, verify
+from forerun.verify.compare import NOT_TOLD_APART, Criterion, compare, failure_line, first_cause, verify
 
 PARTS = MemoryBreakdown(
     parameter_bytes=100, gradient_bytes=100, optimizer_state_bytes=200, activation_bytes=500, temporary_bytes=50,
@@ -172,3 +172,30 @@ def test_the_strongest_baseline_is_named_where_it_wins():
     assert (
         verify("run", forecast(), measurement(metrics={"auc": 0.9, "tf-idf.auc": 0.8}), [above]).better_baseline == ""
     )
+
+
+BEATS = Criterion(name="beats the strongest baseline", quantity="rmse", comparison="below", bound="*.rmse")
+AT_CHANCE = {"rmse": 1.380, "mean.rmse": 1.382, "length.rmse": 1.390}
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_open"),
+    [
+        ({"rmse.gap.low": -0.008, "rmse.gap.high": 0.005}, True), ({"rmse.gap.low": -0.008, "rmse.gap.high": -0.001}, False),
+        ({"rmse.low": 1.37, "rmse.high": 1.39}, True), ({"rmse.low": 1.37, "rmse.high": 1.381}, False), ({}, False),
+    ],
+)  # fmt: skip
+def test_a_score_whose_difference_may_be_none_is_not_said_to_beat_the_baseline(interval, is_open):
+    verdict = verify("r", forecast(), measurement(metrics={**AT_CHANCE, **interval}), [BEATS])
+    (result,) = verdict.criteria
+    assert result.passed
+    assert (result.name == NOT_TOLD_APART) == bool(result.open) == is_open
+    if is_open:
+        assert result.open.startswith("not told apart from mean: the difference is -0.0")
+        assert "evaluation.test_examples" in result.open
+
+
+def test_a_score_below_the_baseline_fails_whatever_its_interval():
+    metrics = {"rmse": 1.385, "mean.rmse": 1.382, "rmse.gap.low": -0.01, "rmse.gap.high": 0.02}
+    (result,) = verify("r", forecast(), measurement(metrics=metrics), [BEATS]).criteria
+    assert (result.passed, result.open, result.name) == (False, "", BEATS.name)
