@@ -68,11 +68,11 @@ class SpanCounts:
 def f1_difference(first: SpanCounts, second: SpanCounts) -> tuple[float, float]:
     """Ends of the 95 % interval of `first`'s F1 minus `second`'s, over sentences drawn again."""
     draws = np.random.default_rng(0).integers(0, len(first.hits), (DRAWS, len(first.hits)))
-    drawn = [
+    drawn_scores = [
         2 * own.hits[draws].sum(axis=1) / np.maximum(1, (own.predicted + own.true)[draws].sum(axis=1))
         for own in (first, second)
     ]
-    low, high = np.quantile(drawn[0] - drawn[1], [0.025, 0.975])
+    low, high = np.quantile(drawn_scores[0] - drawn_scores[1], [0.025, 0.975])
     return float(low), float(high)
 
 

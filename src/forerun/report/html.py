@@ -104,12 +104,12 @@ def _outcome(verdict: Verdict) -> str:
     failures = [criterion.name for criterion in criteria if criterion.judged and not criterion.passed]
     if failures:
         return f"{first}{len(failures)} of {len(criteria)} criteria failed: {'; '.join(failures)}."
-    opened = [f"{criterion.name}: {criterion.open}" for criterion in criteria if criterion.open]
+    uncertain = [f"{criterion.name}: {criterion.open}" for criterion in criteria if criterion.open]
     unjudged = [criterion.name for criterion in criteria if not criterion.judged]
-    if opened:
-        passed = f"{len(criteria) - len(opened) - len(unjudged)} of {len(criteria)} criteria passed"
+    if uncertain:
+        passed = f"{len(criteria) - len(uncertain) - len(unjudged)} of {len(criteria)} criteria passed"
         others = f" Not judged, since others used the processors: {'; '.join(unjudged)}." if unjudged else ""
-        return f"{passed}; {'; '.join(opened)}.{others}"
+        return f"{passed}; {'; '.join(uncertain)}.{others}"
     if unjudged:
         passed = f"{len(criteria) - len(unjudged)} of {len(criteria)} criteria passed"
         return f"{passed}; not judged, since others used the processors: {'; '.join(unjudged)}."
