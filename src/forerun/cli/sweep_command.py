@@ -58,7 +58,7 @@ def sweep(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run variants of a recipe, each in its own process, and compare them. Exit code 4: not all were finished."""
+    """Run variants of a recipe or own data, each in a process, and compare them. Exit code 4: not all were finished."""
     use_threads(threads)
     from rich.console import Console
 

@@ -42,6 +42,15 @@ def test_nothing_in_the_pipe_is_an_error(monkeypatch):
         pass
 
 
+def test_bad_rows_of_a_pipe_are_said_to_be_of_the_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", Pipe(io.BytesIO(b"text\tid\na\t1\n")))
+    with (
+        pytest.raises(BadData, match="^standard input, row 1: found standard input"),
+        rows_file("-", "t.tsv") as file,
+    ):
+        raise BadData(f"{file}, row 1: found {file}")
+
+
 def test_answers_go_to_the_output_when_they_are_whole(tmp_path, capsys):
     with answers_file("-") as path:
         path.write_text('{"label": "ä"}\n', encoding="utf-8")

@@ -66,7 +66,7 @@ def tune(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a recipe's settings; the same command goes on with a study. Exit code 4: the winner misses a criterion."""
+    """Search settings of a recipe or own data; run again, it goes on. Exit code 4: the winner misses a criterion."""
     use_threads(threads)
     from forerun.tune.study_run import StudySettings
 

@@ -19,7 +19,7 @@ from forerun.errors import BadData, InvalidSettings, RunNotFound
 if TYPE_CHECKING:
     from forerun.ledger.store import RunRow
 
-PIPE = "-"
+PIPE, PIPED = "-", "standard input"
 PIPED_ENDINGS = (".csv", ".tsv", ".txt", ".conll", ".bio", ".iob", ".iob2")
 """Forms of rows that cannot be told by their first letter; piped rows then have that of the rows trained on."""
 
@@ -68,7 +68,7 @@ def rows_file(file: str, trained_on: str | None) -> Iterator[str]:
     Rows that begin with `{` are JSON lines, with `[` a list; others have the form of those `trained_on`, else CSV.
 
     Raises:
-        BadData: nothing comes.
+        BadData: nothing comes; or the rows are bad, which are said to be of the standard input.
     """
     if file != PIPE:
         yield file
@@ -85,7 +85,10 @@ def rows_file(file: str, trained_on: str | None) -> Iterator[str]:
         ending = f".{ending}" if f".{ending}" in PIPED_ENDINGS else ".csv"
         named = path.with_suffix({b"{": ".jsonl", b"[": ".json"}.get(first, ending))
         path.rename(named)
-        yield str(named)
+        try:
+            yield str(named)
+        except BadData as error:
+            raise type(error)(str(error).replace(str(named), PIPED)) from error
 
 
 @contextlib.contextmanager

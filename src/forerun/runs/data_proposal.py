@@ -51,6 +51,7 @@ from forerun.runs.data_questions import (
 from forerun.runs.first_settings import (
     UNKNOWN_PARAMETERS,
     ModelChoice,
+    answer_settings,
     choose_model,
     first_settings,
     model_kind,
@@ -137,6 +138,10 @@ def propose(
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
     inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
     sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
+    if best.workload == "causal-lm" and layout.format != "text":
+        written_answers, why = answer_settings(sampled, choice, device)
+        sections |= written_answers
+        reasons |= why
     if layout.format == UNPAIRED:
         sections["preference"], why = unpaired_settings(inspection)
         reasons |= why

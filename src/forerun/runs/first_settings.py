@@ -11,11 +11,15 @@ Rules of thumb, with their sources: learning rates of BERT-like encoders, Devlin
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from forerun.data.own.inspection import estimated_tokens
 from forerun.data.own.inspection_record import DESIRABLE, ROOM, UNDESIRABLE, Inspection
+from forerun.data.own.row_kinds import CanonicalRow, ChatRow
 from forerun.hardware.catalogue import Device
 from forerun.models.catalogue import hub_id, hub_is_reachable
 from forerun.models.minilm import minilm_is_installed
@@ -29,6 +33,8 @@ SHORTEST, ROUNDED_TO = 16, 8
 SCRATCH_FACTOR = 2
 """Tokens of a small vocabulary that is learned here, to characters / 4: 500 have 2.08 bytes each (2026-11-26)."""
 PACKED_LENGTH = 256
+MOST_NEW_TOKENS = {"cpu": 64, "cuda": 256}
+"""Kind of device → most tokens of an answer that judging writes."""
 SCRATCH_SIZES = ((0, 64, 2, 2000), (500_000, 128, 4, 4000), (10_000_000, 256, 6, 8000))
 """From this many tokens of text: width, blocks and vocabulary of a model from scratch."""
 HEADS = ("sequence-classification", "token-classification")
@@ -206,6 +212,30 @@ def first_settings(
         if not is_cpu and choice.parameters > GIGA and device.has_bf16:
             sections["precision"] = "bf16-true"
     return sections, reasons
+
+
+def answer_settings(
+    rows: Sequence[CanonicalRow], choice: ModelChoice, device: Device
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Section `evaluation` for chats and prompts with completions, whose test answers are written, and why; or none."""
+    lengths = [
+        estimated_tokens(row.messages[-1].content)
+        for row in rows
+        if isinstance(row, ChatRow) and row.messages and row.messages[-1].role == "assistant"
+    ]
+    if not lengths:
+        return {}, {}
+    factor = SCRATCH_FACTOR if choice.is_from_scratch else 1
+    usual = factor * int(np.percentile(lengths, 95, method="inverted_cdf"))
+    new_tokens = min(
+        MOST_NEW_TOKENS["cpu" if device.kind == "cpu" else "cuda"],
+        max(SHORTEST, ROUNDED_TO * math.ceil(ROOM * usual / ROUNDED_TO)),
+    )
+    why = f"tokens of an answer that is written to a test row; 95 % have at most {usual} (estimated)"
+    why += ", longer ones are compared up to here" if new_tokens < usual else ""
+    return {"evaluation": {"new_tokens": new_tokens}}, {
+        "evaluation.new_tokens": f"{why}; 0 writes none, and judging is shorter"
+    }
 
 
 def unpaired_settings(inspection: Inspection) -> tuple[dict[str, Any], dict[str, str]]:

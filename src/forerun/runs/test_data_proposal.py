@@ -95,6 +95,26 @@ def test_a_task_decides(tmp_path):
         proposal_of(tmp_path, LABELLED, task="classification")
 
 
+@pytest.mark.parametrize(("words", "new_tokens"), [(3, 16), (36, 56), (2000, 64)])
+def test_chats_and_completions_get_written_answers_of_a_bounded_length(tmp_path, words, new_tokens):
+    for name, row in (
+        ("chat", {"messages": [{"role": "user", "content": "Hi {}"}, {"role": "assistant", "content": "{}"}]}),
+        ("completion", {"prompt": "Hi {}", "completion": "{}"}),
+    ):
+        source = tmp_path / f"{name}.jsonl"
+        text = json.dumps(row)
+        source.write_text("".join(text.replace("{}", f"{n:04} " + "word " * words) + "\n" for n in range(300)))
+        proposal = propose(str(source), CPU, no_forecast, model="smollm2-135m", task="causal-lm")
+        assert settings_from(proposal.content).evaluation.new_tokens == new_tokens
+        assert f"new_tokens: {new_tokens}  # tokens of an answer" in yaml_text(proposal, "forerun init")
+
+
+def test_texts_get_no_written_answers(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"text {n} of it"}) + "\n" for n in range(300)))
+    proposal = propose(str(tmp_path / "a.jsonl"), CPU, no_forecast, model="smollm2-135m", task="causal-lm")
+    assert "evaluation" not in proposal.content
+
+
 def test_the_length_of_chats_is_that_with_their_template(tmp_path):
     """`init` of short chats proposed 24 tokens, in which no answer was left."""
     messages = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}] for n in range(300)]

@@ -16,10 +16,12 @@ from typing import Any, TextIO
 from forerun.data.own.columns import Row
 from forerun.data.own.repairs import MEANINGS, Repairs
 from forerun.data.own.rows import read_own_rows
+from forerun.data.own.text_files import is_text_file
 from forerun.errors import BadData, FilesNotWritten, InvalidSettings
 from forerun.own.trained import TrainedModel
 from forerun.records import Record
 from forerun.serving.hidden_words import likeliest
+from forerun.serving.plain_texts import rows_with_columns
 from forerun.serving.questions import Question, question_of, require_columns
 from forerun.serving.row_model import KINDS, RowModel
 from forerun.serving.writing import Sampling, Writer, writer_of
@@ -133,7 +135,10 @@ def _answered(
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row and its answer, of empty values where there is no question."""
     parts = {part: name for part, name in trained.facts.fields.items() if part in ROW_PARTS}
-    numbered = enumerate(read_own_rows(source, repairs=repairs, fields=parts), start=1)
+    if is_text_file(Path(source)):
+        parts.pop("sentence", None)  # a text is no table of words
+    rows = rows_with_columns(read_own_rows(source, repairs=repairs, fields=parts), trained.facts, source)
+    numbered = enumerate(rows, start=1)
     keys: list[str] = []
     early: list[Row] = []  # rows before the first answer, by which columns are known
     while chunk := list(itertools.islice(numbered, ROWS_AT_ONCE)):

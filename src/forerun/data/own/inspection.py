@@ -23,7 +23,7 @@ from forerun.data.own.flag_columns import BETWEEN
 from forerun.data.own.format_parts import TAGGED
 from forerun.data.own.formats import UNPAIRED, RowLayout
 from forerun.data.own.inspection_record import DESIRABLE, UNDESIRABLE, Histogram, Inspection
-from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs
+from forerun.data.own.label_signs import columns_that_tell, label_signs, sign_sentences
 from forerun.data.own.labels import have_no_names
 from forerun.data.own.near_duplicates import near_pairs
 from forerun.data.own.repairs import Repairs
@@ -261,16 +261,9 @@ def _signs(tally: _Tally, places: Sequence[int]) -> tuple[list[str], dict[str, f
     """Sentences about words and layouts that give the label away, and columns that do."""
     single = [place for place in places if len(tally.labels[place]) == 1]
     labels = [tally.labels[place][0] for place in single]
-    sentences = [_sentence(sign) for sign in label_signs([tally.texts[place] for place in single], labels)]
+    sentences = sign_sentences(label_signs([tally.texts[place] for place in single], labels))
     columns = {name: [str(cells[place]) for place in single] for name, cells in tally.cells.items()}
     return sentences, columns_that_tell(columns, labels)
-
-
-def _sentence(sign: LabelSign) -> str:
-    return (
-        f"{sign.sign} is in {sign.share_with_label:.1%} of texts labelled {sign.label!r} and in "
-        f"{sign.share_of_others:.1%} of the others"
-    )
 
 
 def _shared_values(tally: _Tally, split: HeldOutSplit) -> dict[str, float]:

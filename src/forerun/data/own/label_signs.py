@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 WORD = re.compile(r"\w+")
+A_WORD = "the word "
 MOST_LABELS = 20
 LOOKED_AT = 4000
 """Characters of a text that are looked at."""
@@ -47,7 +48,7 @@ def label_signs(texts: Sequence[str], labels: Sequence[str], most: int = 5) -> l
     for text, label in zip(texts, labels, strict=True):
         head = text[:LOOKED_AT]
         for word in set(WORD.findall(head)):
-            counts[f"the word {word!r}"][label] += 1
+            counts[f"{A_WORD}{word!r}"][label] += 1
         for name, pattern in FORMATS.items():
             if pattern.search(head):
                 counts[name][label] += 1
@@ -59,6 +60,30 @@ def label_signs(texts: Sequence[str], labels: Sequence[str], most: int = 5) -> l
             if mine - theirs >= SUSPICIOUS or (len(sizes) > 2 and theirs - mine >= SUSPICIOUS):
                 signs.append(LabelSign(sign, label, mine, theirs))
     return sorted(signs, key=lambda sign: -abs(sign.share_with_label - sign.share_of_others))[:most]
+
+
+def sign_sentences(signs: Sequence[LabelSign]) -> list[str]:
+    """A sentence a sign; words together in one, as they are often one fact."""
+    by_label: defaultdict[str, list[LabelSign]] = defaultdict(list)
+    for sign in signs:
+        if sign.sign.startswith(A_WORD):
+            by_label[sign.label].append(sign)
+    words = "; ".join(_sentence(each) for each in by_label.values())
+    others = [_sentence([sign]) for sign in signs if not sign.sign.startswith(A_WORD)]
+    return [*([words] if words else []), *others]
+
+
+def _sentence(signs: Sequence[LabelSign]) -> str:
+    """What several signs of one label have in common."""
+    names = [sign.sign.removeprefix(A_WORD) for sign in signs]
+    what = f"the words {', '.join(names[:-1])} and {names[-1]} are" if len(signs) > 1 else f"{signs[0].sign} is"
+    mine, theirs = ([getattr(sign, name) for sign in signs] for name in ("share_with_label", "share_of_others"))
+    return f"{what} in {_shares(mine)} of texts labelled {signs[0].label!r} and in {_shares(theirs)} of the others"
+
+
+def _shares(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1%}", f"{max(values):.1%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def columns_that_tell(

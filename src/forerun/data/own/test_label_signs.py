@@ -1,6 +1,6 @@
 import pytest
 
-from forerun.data.own.label_signs import columns_that_tell, label_signs
+from forerun.data.own.label_signs import LabelSign, columns_that_tell, label_signs, sign_sentences
 
 LABELS = ["human", "robot"] * 50
 
@@ -31,3 +31,16 @@ def test_columns_that_tell_the_label():
         "row": [str(n) for n in range(100)],
     }
     assert columns_that_tell(columns, LABELS) == {"name": 1.0}
+
+
+def test_words_are_said_together():
+    signs = [
+        LabelSign("the word 'good'", "pos", 1.0, 0.0), LabelSign("the word 'fine'", "pos", 0.9, 0.1),
+        LabelSign("a tab", "pos", 0.8, 0.0), LabelSign("the word 'bad'", "neg", 0.95, 0.0),
+    ]  # fmt: skip
+    assert sign_sentences(signs) == [
+        "the words 'good' and 'fine' are in 90.0% to 100.0% of texts labelled 'pos' and in 0.0% to 10.0% of the "
+        "others; the word 'bad' is in 95.0% of texts labelled 'neg' and in 0.0% of the others",
+        "a tab is in 80.0% of texts labelled 'pos' and in 0.0% of the others",
+    ]
+    assert sign_sentences([]) == []
