@@ -137,14 +137,7 @@ def propose(
     if count.lengths:
         inspection = inspection.with_tokens(count.lengths, are_counted=count.are_counted)
     inspection, tool_questions = of_tools(of_divided(inspection, count, choice.name), count, choice.name)
-    sections, reasons = first_settings(best.workload, choice, inspection, device, layout.format == "text")
-    if best.workload == "causal-lm" and layout.format != "text":
-        written_answers, why = answer_settings(sampled, choice, device)
-        sections |= written_answers
-        reasons |= why
-    if layout.format == UNPAIRED:
-        sections["preference"], why = unpaired_settings(inspection)
-        reasons |= why
+    sections, reasons = _first_sections(best.workload, layout.format, choice, inspection, device, sampled)
     repair = [*inspection.repairs, *(["tool-calls"] if tool_questions else [])]
     stated = _data(DataSettings(source=source, repair=repair), layout)  # type: ignore[list-item]
     content = _content(source, best.workload, stated, sections, inspection.stated_parts)
@@ -279,6 +272,26 @@ def _choice(
     is_new = is_from_scratch(scratch)
     has_new_head, why = (False, "") if is_new else new_head(model.lower(), workload)
     return ModelChoice(model, {}, parameters, longest, f"as asked by --model{why}", "", is_new, has_new_head)
+
+
+def _first_sections(
+    workload: str,
+    layout_format: str,
+    choice: ModelChoice,
+    inspection: Inspection,
+    device: Device,
+    rows: Sequence[CanonicalRow],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Sections of settings beside `data`, and the reason of each setting by its dotted path."""
+    sections, reasons = first_settings(workload, choice, inspection, device, layout_format == "text")
+    if workload == "causal-lm" and layout_format != "text":
+        answers, why = answer_settings(rows, choice, device)
+        sections |= answers
+        reasons |= why
+    if layout_format == UNPAIRED:
+        sections["preference"], why = unpaired_settings(inspection)
+        reasons |= why
+    return sections, reasons
 
 
 def _sections(
